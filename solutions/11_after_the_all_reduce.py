@@ -7,17 +7,16 @@
 # %% [markdown]
 # # 11 · After the all-reduce
 #
-# Horovod's last release is of June 2023. "And in PyTorch?" is what every room asks. What labs 06 to 08 taught carries
-# over; this lab is the bridge.
+# "And in PyTorch?" is what every class asks. Most of what labs 06 to 08 taught carries over, and this lab is the bridge.
 #
-# **You will** write what PyTorch's DDP, ZeRO and FSDP do, a few lines each, over MPI. You count the bytes that each of
-# them sends on wires, and the memory that it takes. You predict when sending is no longer hidden, and measure it. Then
-# you run the same in PyTorch, and compare it with your own.
+# **You will** write the core of PyTorch's DDP, of ZeRO and of FSDP over MPI, in a few lines each. You count the bytes
+# they send and the memory they take, predict when sending stops being hidden behind computing, and measure it. Finally
+# you run the same network in PyTorch.
 #
 # **Time** {minutes}
 #
-# **Connects to** lab 06, whose all-reduce it takes apart; lab 07, whose script it translates; lab 10, which splits a
-# layer over ranks.
+# **Connects to** lab 06, whose all-reduce this lab takes apart; lab 07, whose script it translates; lab 10, which
+# splits a layer over ranks.
 
 # %% tags=["parameters"]
 QUICK = False  # small runs, as the tests make them
@@ -30,13 +29,18 @@ check, results, machine, work = open_lab("11", globals())
 # %%
 import inspect
 import json
+import sys
+import tracemalloc
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import matplotlib.pyplot as plt
 import numpy as np
 from IPython.display import display
 
 from labkit.display import ladder, markdown, plots
+from labkit.display.consistency import Prediction, score
 from labkit.display.measured import Measured
 from labkit.mpi import run_ranks, torch_ranks
 from labkit.system import load
@@ -47,49 +51,50 @@ from labkit.testbed.units import show_rate
 # %%
 # How much this lab measures: change it here. The first of two sizes is that of a small run.
 LAYERS, WIDTH = (4, 64) if QUICK else (16, 512)  # of the network
-ROWS = 4 if QUICK else 384  # of a rank in a step, where speed is measured
+ROWS = 4 if QUICK else 384  # of each rank in a step, where speed is measured
 COUNTED = (2,) if QUICK else (1, 2, 4)  # ranks whose memory and bytes are counted
-ROUNDS, STEPS = (2, 1) if QUICK else (6, 3)  # sections 2 and 4; steps in each round
+ROUNDS, STEPS = (2, 1) if QUICK else (6, 2)  # launches in sections 2 and 4; steps in each
 PER_BUCKET = (1, LAYERS) if QUICK else (1, 2, 4, 8, 16)  # layers in a bucket: section 2
-MOST_RATE = 5e9  # bits/s of a wire here: beyond, the cores that send are the limit
-STAGES, STAGE_S = ((2,), 0.002) if QUICK else ((2, 4), 0.01)  # section 6
-MICRO_BATCHES, PIPELINE_ROUNDS = ((1, 4), 2) if QUICK else ((1, 2, 4, 8, 16), 5)
+DELAYS_MS = (0.0, 1.0)  # added to each all-reduce: section 2
+RATE_FACTORS = (1,) if QUICK else (0.25, 1, 4)  # of the rate that hides FSDP's sending: section 4
+MAX_RATE = 5e9  # bits/s of a wire here: beyond, the cores that send are the limit
+CHECKPOINTS = (1, 2) if QUICK else (1, 2, 4, 8)  # layers from one kept output to the next
 MNIST_DIGITS = 512 if QUICK else 4_000  # section 7
 
 LAYER_BYTES = 4 * WIDTH**2
 BYTES = LAYERS * LAYER_BYTES  # of all weights, and of all gradients
-no_wires = obstacle()  # why this machine can make no wires; empty if it can
+HEADERS = 1514 / 1448  # bytes on the wire for a byte of payload: Ethernet, IP, TCP (lab 06)
+no_wires = obstacle()  # why this machine can't emulate wires; empty if it can
 if no_wires:
     print(f"Nothing is sent over wires here: {no_wires}")
 
 # %% [markdown]
-# ## 1 · One thing in three dialects
+# ## 1 · Three APIs for the same steps
 #
-# What became of Horovod? Release 0.28.1 of [June 2023](https://pypi.org/project/horovod/#history) was the last. Its
-# repository got about nine changes a year in 2024 and 2025.
-# [Lightning](https://github.com/Lightning-AI/pytorch-lightning/pull/16150) took its support out at the end of 2022,
-# [Ray](https://github.com/ray-project/ray/issues/49454) in 2025. With TensorFlow after 2.16 it runs only with
-# [changes](https://github.com/horovod/horovod/pull/4302) that nobody merged; this kit makes them when it compiles it.
-# Who starts today takes PyTorch, or JAX.
-#
-# The six steps of lab 07 are the same in each:
+# What became of Horovod? Release 0.28.1 of [June 2023](https://pypi.org/project/horovod/#history) was the last.
+# [Lightning](https://github.com/Lightning-AI/pytorch-lightning/pull/16150) removed its support at the end of 2022,
+# [Ray](https://github.com/ray-project/ray/issues/49454) in 2025. With TensorFlow after 2.16 it needs
+# [patches](https://github.com/horovod/horovod/pull/4302) that were never merged; this kit applies them. New projects
+# use PyTorch or JAX.
+
+# %% [markdown]
+# The six steps of lab 07 exist in all three (the learning rate of step 3 stays yours):
 #
 # | step | Horovod, TensorFlow | PyTorch, DDP | JAX |
 # | --- | --- | --- | --- |
-# | 1 who am I? | `hvd.init()` | `init_process_group("gloo")` | `jax.distributed.initialize()` |
-# | 2 one device a rank | `mpirun -bind-to` | `torchrun`, `set_num_threads` | `jax.make_mesh` |
-# | 3 my share of the data | yours | `DistributedSampler` | `make_array_from_process_local_data` |
-# | 3 learning rate, steps | yours | yours | yours |
-# | 4 average the gradients | `DistributedGradientTape` | done by the wrapped network | the compiler does |
-# | 5 equal start | `broadcast_variables` | done by wrapping it | `device_put`, replicated |
+# | 1 rank and size | `hvd.init()` | `init_process_group("gloo")` | `jax.distributed.initialize()` |
+# | 2 cores or a GPU each | `mpirun -bind-to` | `torchrun`, `set_num_threads` | one process per host |
+# | 3 the rank's data | yours | `DistributedSampler` | `make_array_from_process_local_data` |
+# | 4 average the gradients | `DistributedGradientTape` | the wrapped network | the compiler |
+# | 5 equal start | `broadcast_variables` | wrapping the network | `device_put`, replicated |
 # | 6 one writer | `if rank == 0` | `if rank == 0` | `if process_index() == 0` |
 #
-# One line of the table is the subject of this lab: step 4. Horovod and DDP average gradients by an
-# [**all-reduce**](../docs/glossary.md#all-reduce). What they do around it, and what came after it, you can write
-# yourself: with NumPy, so that nothing is hidden.
-#
-# This is the network: square layers with ReLU, gradients by hand, and Adam. Adam keeps two numbers for each weight. So
-# a weight has 16 bytes: 4 for itself, 4 for its gradient, 8 for Adam. Keep that sum in mind.
+# This lab is about step 4. Horovod and DDP average gradients with an
+# [**all-reduce**](../docs/glossary.md#all-reduce). You will write what they do around it, and what came after it.
+
+# %% [markdown]
+# This is the network: square layers with ReLU, gradients by hand, and Adam. Adam stores two numbers per weight, so a
+# weight needs 16 bytes: 4 for itself, 4 for its gradient, 8 for Adam.
 
 # %%
 # %%writefile work/mlp.py
@@ -97,7 +102,7 @@ if no_wires:
 
 import numpy as np
 
-PIECE = 65_536  # weights that Adam updates at a time, so that what it computes with stays small
+PIECE = 65_536  # weights that Adam updates at a time, so that its temporary arrays stay small
 
 
 def random_weights(layers, width):
@@ -107,7 +112,7 @@ def random_weights(layers, width):
 
 
 def share_of_batch(rows, width, step, rank, size):
-    """Return a rank's inputs and targets for a step, (rows, width) each; no two have the same."""
+    """Return a rank's own inputs and targets for a step, (rows, width) each."""
     inputs = np.random.default_rng([1, step]).standard_normal((rows * size, width), np.float32)
     mine = inputs[rank * rows : (rank + 1) * rows]
     return mine, np.abs(mine[:, ::-1])
@@ -119,7 +124,7 @@ def forward(weight, x):
 
 
 def backward(weight, x, output, error):
-    """Return the gradient of a layer's weights, and the error at its input, from its output's."""
+    """Return the gradient of a layer's weights and the error at its input, from its output's."""
     error = error * (output > 0)
     return x.T @ error, error @ weight.T
 
@@ -131,7 +136,7 @@ def loss_and_error(output, target):
 
 
 class Adam:
-    """The state of Adam for so many weights: two more numbers for each."""
+    """Adam's state for `size` weights: two numbers for each."""
 
     def __init__(self, size, rate=1e-3):
         self.rate, self.steps = rate, 0
@@ -151,53 +156,53 @@ class Adam:
 
 
 # %% [markdown]
-# `backward` works on one layer. A training step calls `forward` from the first layer to the last, and `backward` from
+# `backward` handles one layer. A training step calls `forward` from the first layer to the last, and `backward` from
 # the last to the first. So the gradient of the *last* layer is ready first.
 #
 # ## 2 · DDP: send while you compute
 #
-# PyTorch's [**DDP**](../docs/glossary.md#ddp), `DistributedDataParallel`, is
-# [**data parallelism**](../docs/glossary.md#data-parallelism) as Horovod's: each rank has all weights, and a share of
-# the batch. Gradients are averaged in [**buckets**](../docs/glossary.md#bucket): as soon as the gradients of a few
-# layers are ready, one all-reduce starts for all of them, while the
-# [**backward pass**](../docs/glossary.md#backward-pass) goes on. Horovod's name for it is *fusion*.
+# PyTorch's [**DDP**](../docs/glossary.md#ddp), `DistributedDataParallel`, does
+# [**data parallelism**](../docs/glossary.md#data-parallelism) as Horovod does: each rank has all weights and a share of
+# the batch. It averages gradients in [**buckets**](../docs/glossary.md#bucket): when the gradients of a few layers are
+# ready, one all-reduce starts for all of them, while the [**backward pass**](../docs/glossary.md#backward-pass)
+# continues.
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
-# **Guess first.** Which buckets make a step the fastest on a wire: one for each layer, or one for all layers? And how
-# many times as fast is it as the other?
+# **Guess first.** Two nodes are so far apart that each all-reduce takes 1 ms longer to start. Which buckets make a step
+# fastest?
 #
 # </div>
 
 # %%
 results.guess(
-    1, "the faster buckets", ..., choices=("a layer each", "one for all", "no difference")
+    1, "the fastest buckets", ..., choices=("a layer each", "one for all", "something in between")
 )
 
 # %% [markdown]
 # ### Exercise 1 · Buckets
 #
-# Write `buckets(sizes, limit)`. `sizes` has the bytes of each layer's gradient, from the first layer to the last, and
-# `limit` the bytes that a bucket may hold. Return a list of buckets; a bucket is a list of layers' numbers.
+# Write `buckets(sizes, limit)`. `sizes` lists the bytes of each layer's gradient, from the first layer to the last.
+# `limit` is the number of bytes that a bucket may hold. Return a list of buckets; a bucket is a list of layer numbers.
 #
-# - Layers stand in the order in which their gradients become ready.
-# - Each bucket is filled with what comes next, as long as it stays within `limit`.
-# - A layer that is larger than `limit` has a bucket of its own. No bucket is empty.
+# - Layers come in the order in which their gradients become ready.
+# - Each bucket takes the next layers as long as it stays within `limit`. No bucket is empty.
+# - A layer larger than `limit` gets a bucket of its own.
 #
-# With `sizes` of `[3, 3, 4, 9]` and a limit of 7, it is `[[3], [2, 1], [0]]`.
+# With `sizes` of `[3, 3, 4, 9]` and a limit of 7, the result is `[[3], [2, 1], [0]]`.
 
 
 # %%
 def buckets(sizes, limit):
     """Return lists of layer numbers, from the last layer to the first."""
     ### BEGIN SOLUTION
-    made = []
+    full = []
     for layer in reversed(range(len(sizes))):
-        if made and sum(sizes[each] for each in made[-1]) + sizes[layer] <= limit:
-            made[-1].append(layer)
+        if full and sum(sizes[other] for other in full[-1]) + sizes[layer] <= limit:
+            full[-1].append(layer)
         else:
-            made.append([layer])
-    return made
+            full.append([layer])
+    return full
     ### END SOLUTION
 
 
@@ -209,20 +214,19 @@ buckets = check(1, buckets)
 print(buckets([LAYER_BYTES] * LAYERS, 4 * LAYER_BYTES))
 
 # %% [markdown]
-# ### Exercise 2 · A step of DDP
+# ### Exercise 2 · A DDP step
 #
-# `average` waits until the sum is there. Called in a second thread, the first can go on computing:
-# `future = self.sender.submit(self.average, gradients)` returns at once, and `future.result()` waits for what `average`
-# returns. The thread takes one call after the other, in the order of `submit`. (NumPy and mpi4py let other threads run
-# while they compute and wait.)
+# `average` blocks until the sum is there. In a second thread, it leaves the first free to compute:
+# `future = self.sender.submit(self.average, gradients)` returns at once, and `future.result()` waits for the result.
+# The thread runs the calls in the order of `submit`. (NumPy and mpi4py let other threads run meanwhile.)
 #
 # Complete `step`:
 #
 # 1. Compute the gradients, layer by layer, in the order of `self.buckets`. The input of layer *k* is `outputs[k]`, its
-#    output `outputs[k + 1]`. `backward` gives the `error` that the layer before it needs.
-# 2. As soon as the gradients of a bucket are there, hand them to `self.average` in the other thread, in the order of
-#    the bucket. Don't wait.
-# 3. In the end, wait for the means. Change each layer's weights by `self.states[layer].update(weights, mean)`.
+#    output `outputs[k + 1]`. `backward` also returns the `error` that the layer before it needs.
+# 2. When a bucket is complete, submit it to `self.average` in the other thread, its gradients in the order of the
+#    bucket. Don't wait.
+# 3. At the end, wait for the means. Change each layer's weights with `self.states[layer].update(weights, mean)`.
 #
 # The check runs it on 3 ranks, for at most 60 s.
 
@@ -239,7 +243,7 @@ from mpi4py import MPI
 
 
 class DDP:
-    """A network of which every rank holds all: weights, gradients, Adam's states."""
+    """A network that every rank holds in full: weights, gradients, Adam's states."""
 
     def __init__(self, ranks, weights, limit):
         self.ranks, self.weights = ranks, weights
@@ -248,7 +252,7 @@ class DDP:
         self.sender = ThreadPoolExecutor(1)  # a second thread, which waits for the network
 
     def average(self, gradients):
-        """Return the mean over all ranks of each of some gradients, by one all-reduce."""
+        """Return the mean over all ranks of each gradient, with one all-reduce."""
         flat = np.concatenate([gradient.ravel() for gradient in gradients])
         self.ranks.Allreduce(MPI.IN_PLACE, flat)
         flat /= self.ranks.size
@@ -262,16 +266,16 @@ class DDP:
             outputs.append(forward(weight, outputs[-1]))
         loss, error = loss_and_error(outputs[-1], target)
         ### BEGIN SOLUTION
-        on_the_way = []
+        futures = []
         for bucket in self.buckets:
             gradients = []
             for layer in bucket:
                 place = self.weights[layer], outputs[layer], outputs[layer + 1]
                 gradient, error = backward(*place, error)
                 gradients.append(gradient)
-            on_the_way.append(self.sender.submit(self.average, gradients))
-        for bucket, averaged in zip(self.buckets, on_the_way):
-            for layer, mean in zip(bucket, averaged.result()):
+            futures.append(self.sender.submit(self.average, gradients))
+        for bucket, future in zip(self.buckets, futures):
+            for layer, mean in zip(bucket, future.result()):
                 self.states[layer].update(self.weights[layer], mean)
         ### END SOLUTION
         return loss
@@ -285,205 +289,315 @@ ddp = check(2, "work/ddp.py")
 _ = (work / "own_ddp.py").write_text(Path(ddp).read_text())
 
 # %% [markdown]
-# How long will a step take, with which buckets? The script that measures is plumbing, and folded: it trains in several
-# ways, in turns, on the same data, and counts seconds, bytes and memory.
+# ### Predict it
+#
+# How long does a step take? `ddp_plan` lists what the computing thread does: compute, send, wait. One send runs at a
+# time. Two sets of numbers go into it:
+#
+# - **The wire alone**: `start` seconds per all-reduce, and 2(n − 1)/n times its bytes at the wire's rate, headers
+#   included (lab 06, sections 4 and 8). Computing continues as if nothing were sent.
+# - **Wire and core**: sending also costs the core, which copies gradients, hands them to the kernel and adds up what
+#   arrives. So three times of a call are measured apart from any training: alone; while the rank computes; and what it
+#   takes from computing. (A network card that reads memory itself costs the core less.)
+
+
+# %%
+def ddp_plan(parts, layers):
+    """Yield the actions of a DDP step with this number of layers in a bucket."""
+    sizes = [len(bucket) for bucket in buckets([1] * LAYERS, layers)]
+    yield "compute", parts["forward"]
+    for number, size in enumerate(sizes):
+        yield "compute", size * parts["backward"] / LAYERS
+        yield "send", number, "average", size
+    for number, size in enumerate(sizes):
+        yield "wait", number
+        yield "compute", size * parts["update"] / LAYERS
+
+
+PASSES = {"average": 2, "gather": 1, "scatter": 1}  # of (n - 1)/n of the bytes over the wire
+
+
+def by_the_wire(rate, start, n=2):
+    """Return the wire-alone times of a send: alone, while computing, and taken from computing."""
+
+    def times(send, size):
+        on_wire = PASSES[send] * (n - 1) / n * size * LAYER_BYTES * HEADERS * 8 / rate
+        return start + on_wire, start + on_wire, 0.0
+
+    return times
+
+
+# %% [markdown]
+# Folded: `step_seconds`, which goes through a plan, and the script that measures. It trains with several schemes
+# alternately, and counts seconds, bytes and memory. Each round is a fresh launch.
+
+
+# %% jupyter={"source_hidden": true}
+def step_seconds(plan, times, delay=0.0):
+    """Return the seconds of a plan whose sends take `times(send, size)`, each after a delay."""
+    now, queue = 0.0, []  # sends that are not done: handle, share that is left, three times
+    for action, what, *send in plan:
+        if action == "send":
+            alone, together, taken = times(*send)
+            queue.append([what, 1.0, (alone + delay, together + delay, taken)])
+        left = what if action == "compute" else 0.0
+        while left > 0 or (action == "wait" and any(entry[0] == what for entry in queue)):
+            if not queue:
+                now, left = now + left, 0.0
+                continue
+            _, share, (alone, together, taken) = queue[0]
+            span = together if left > 0 else alone
+            speed = max(0.05, 1 - taken / together)  # of computing
+            passed = min(share * span, left / speed) if left > 0 else share * span
+            now += passed
+            left = left - passed * speed if left > passed * speed * (1 + 1e-9) else 0.0
+            queue[0][1] -= passed / span
+            if queue[0][1] < 1e-9:
+                queue.pop(0)
+    return now
+
 
 # %% jupyter={"source_hidden": true}
 # %%writefile work/sharded_steps.py
-"""Train some steps in several ways, in turns, and measure: python work/sharded_steps.py --help"""
+"""Time training steps of several schemes: python work/sharded_steps.py --help"""
 
 import argparse
 import json
-import os
 import time
 import tracemalloc
 from importlib import import_module
+from itertools import cycle
 from pathlib import Path
 
 import numpy as np
-from mlp import Adam, random_weights, share_of_batch
+from mlp import Adam, backward, forward, loss_and_error, random_weights, share_of_batch
 from mpi4py import MPI
 
 from labkit.testbed import traffic
 
 RANKS = MPI.COMM_WORLD
+CLASSES = {"DDP": "own_ddp.DDP", "ZeRO-1": "own_zero1.ZeRO1", "FSDP": "own_fsdp.FSDP"}
+CLASSES["ZeRO-2"] = "zero2.ZeRO2"
+SENDS = 12  # of each kind, to measure what one takes
 
 
-def make(way, weights, ranks=RANKS):
-    """Return what trains the network in a way, such as "DDP:1e6", which has buckets of 1 MB."""
-    name, _, limit = way.partition(":")
-    if name == "alone":  # nothing travels
-        return import_module("own_ddp").DDP(MPI.COMM_SELF, weights, 0)
-    if name == "DDP":
-        return import_module("own_ddp").DDP(ranks, weights, float(limit))
-    if name == "ZeRO-1":
-        return import_module("own_zero1").ZeRO1(ranks, weights)
-    return import_module("own_fsdp").FSDP(ranks, weights)
+class Distant(MPI.Intracomm):
+    """A communicator whose all-reduces start later, as if its nodes were far apart."""
+
+    delay_s = 0.0
+
+    def Allreduce(self, *args, **kwargs):
+        time.sleep(self.delay_s)
+        super().Allreduce(*args, **kwargs)
 
 
-def timed(function, count, clock=time.perf_counter):
-    """Return the median seconds of so many calls, on the slowest rank, which begin together."""
-    seconds = []
-    for _ in range(count):
-        RANKS.Barrier()
-        begin = clock()
+class Alone:
+    """The network on one rank: nothing is sent, and the parts of a step are timed."""
+
+    def __init__(self, weights):
+        self.weights, self.states = weights, [Adam(weight.size) for weight in weights]
+
+    def step(self, x, target):
+        """Train by one step; return the loss. `parts` then has forward, backward and update."""
+        marks, outputs, gradients = [time.perf_counter()], [x], []
+        for weight in self.weights:
+            outputs.append(forward(weight, outputs[-1]))
+        loss, error = loss_and_error(outputs[-1], target)
+        marks.append(time.perf_counter())
+        for layer in reversed(range(len(self.weights))):
+            place = self.weights[layer], outputs[layer], outputs[layer + 1]
+            gradient, error = backward(*place, error)
+            gradients.append(gradient)
+        marks.append(time.perf_counter())
+        for weight, state, gradient in zip(self.weights, self.states, gradients[::-1]):
+            state.update(weight, gradient)
+        self.parts = np.diff([*marks, time.perf_counter()])
+        return loss
+
+
+def make(scheme, weights, limit=0):
+    """Return what trains the network in a scheme."""
+    if scheme == "alone":
+        return Alone(weights)
+    module, name = CLASSES[scheme].split(".")
+    more = [limit] if scheme == "DDP" else []
+    return getattr(import_module(module), name)(Distant(RANKS), weights, *more)
+
+
+def slowest(seconds):
+    """Return the seconds of the slowest rank."""
+    return RANKS.allreduce(float(seconds), MPI.MAX)
+
+
+def in_a_row(function):
+    """Return the seconds of a call, on ranks that begin together."""
+    function()
+    RANKS.Barrier()
+    begin = time.perf_counter()
+    for _ in range(SENDS):
         function()
-        seconds.append(clock() - begin)
-    return RANKS.allreduce(float(np.median(seconds)), MPI.MAX)
+    return (time.perf_counter() - begin) / SENDS
 
 
-def senders(model, gradient):
-    """Return the functions that send a layer, by name."""
-    if hasattr(model, "average"):
-        return {"average": lambda: model.average([gradient])}
-    return {"gather": lambda: model.gather(0), "scatter": lambda: model.scatter(gradient)}
+def cost_of(send, model, compute):
+    """Return the seconds of a send: alone, while this rank computes, and taken from computing."""
+    alone, busy = in_a_row(send), in_a_row(compute)
+    RANKS.Barrier()
+    begin, ends, calls = time.perf_counter(), [], 0
+    futures = [model.sender.submit(send) for _ in range(SENDS)]
+    futures[-1].add_done_callback(lambda _: ends.append(time.perf_counter()))
+    while not futures[-1].done():
+        compute()
+        calls += 1
+    lost = time.perf_counter() - begin - calls * busy
+    while not ends:
+        time.sleep(0)
+    return [slowest(alone), slowest((ends[0] - begin) / SENDS), slowest(lost / SENDS)]
 
 
-def costs_of_sending(way, width):
-    """Return two times of each function that sends a layer: on a rank alone, and of its core."""
-    layer, found = np.zeros((width, width), np.float32), {}
-    for ranks, clock in ((MPI.COMM_SELF, time.perf_counter), (RANKS, time.process_time)):
-        for name, send in senders(make(way, [layer], ranks), layer).items():
-            found.setdefault(name, []).append(timed(send, 20, clock))
-    return found
+def costs_of_sending(models, layers, width, rows):
+    """Return what the sends of each model cost, by name."""
+    rng = np.random.default_rng(RANKS.rank)
+    gradients = list(rng.standard_normal((layers, width, width), np.float32))
+    x, error = rng.standard_normal((2, rows, width), np.float32)
+    weight, costs = gradients[0].copy(), {}
+    numbers, which = cycle(range(layers)), cycle(gradients)
+
+    def compute():
+        forward(weight, x)
+
+    if "DDP" in models:
+        model = models["DDP"]
+        model.ranks.delay_s = 0.0
+        costs["average"] = cost_of(lambda: model.average([next(which)]), model, compute)
+        costs["average all"] = cost_of(lambda: model.average(gradients), model, compute)
+    if "FSDP" in models:
+        fsdp = models["FSDP"]
+        costs["gather"] = cost_of(lambda: fsdp.gather(next(numbers)), fsdp, compute)
+        costs["scatter"] = cost_of(lambda: fsdp.scatter(next(which)), fsdp, compute)
+    number = np.zeros(1, np.float32)
+    costs["start"] = slowest(in_a_row(lambda: RANKS.Allreduce(MPI.IN_PLACE, number)))
+    return costs
+
+
+def train(model, args, number):
+    """Return seconds, bytes sent and mean loss of a step."""
+    batch = share_of_batch(args.rows, args.width, number, RANKS.rank, RANKS.size)
+    RANKS.Barrier()
+    before, begin = traffic().sent if args.wires else 0, time.perf_counter()
+    loss = model.step(*batch)
+    seconds = time.perf_counter() - begin
+    RANKS.Barrier()
+    sent = traffic().sent - before if args.wires else 0
+    return slowest(seconds), RANKS.allreduce(sent) / RANKS.size, RANKS.allreduce(loss) / RANKS.size
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     add = parser.add_argument
-    add("--ways", nargs="+", help="alone, DDP:BYTES-OF-A-BUCKET, ZeRO-1, FSDP")
+    add("--runs", type=json.loads, help="JSON: [[scheme, layers in a bucket, delay in ms], …]")
     add("--layers", type=int)
     add("--width", type=int)
     add("--rows", type=int, help="of each rank, in a step")
-    add("--rounds", type=int, help="of all ways, in turns")
-    add("--steps", type=int, help="of a way in a round")
+    add("--steps", type=int, help="of each run, alternately")
     add("--wires", action="store_true", help="count what the node's interface sends")
-    add("--memory", action="store_true", help="count what NumPy holds: give one way")
+    add("--memory", action="store_true", help="count what NumPy holds: give one run")
+    add("--costs", action="store_true", help="measure what sending costs")
     add("--out", default="work/sharded_steps.json")
     args = parser.parse_args()
 
     if args.memory:
         tracemalloc.start()
-    models = {way: make(way, random_weights(args.layers, args.width)) for way in args.ways}
-    found = {way: {"seconds": [], "sent": [], "losses": []} for way in models}
-    for turn in range(-1, args.rounds):  # the first does not count: first use of all
-        for way, model in models.items():
-            seconds = sent = 0.0
-            if turn == 0 and args.memory:
-                tracemalloc.reset_peak()
-            for step in range(args.steps):
-                number = (turn + 1) * args.steps + step
-                batch = share_of_batch(args.rows, args.width, number, RANKS.rank, RANKS.size)
-                RANKS.Barrier()
-                before, begin = traffic().sent if args.wires else 0, time.perf_counter()
-                loss = model.step(*batch)
-                seconds += time.perf_counter() - begin
-                RANKS.Barrier()
-                sent += traffic().sent - before if args.wires else 0
-                found[way]["losses"].append(RANKS.allreduce(loss) / RANKS.size)
-            if turn >= 0:
-                found[way]["seconds"].append(RANKS.allreduce(seconds / args.steps, MPI.MAX))
-                found[way]["sent"].append(RANKS.allgather(sent / args.steps))
-    for way in models:  # bytes of a rank in a step, the mean over ranks and rounds
-        found[way]["sent"] = float(np.mean(found[way]["sent"] or 0))
-    if args.memory:  # bytes of a rank: after a step, and at the most within one
-        memory = RANKS.allgather(tracemalloc.get_traced_memory())
-        found["held"], found["most"] = np.max(memory, axis=0).tolist()
-    else:
-        number, zeros = np.zeros(1, np.float32), np.zeros(args.width**2, np.float32)
-        state = Adam(zeros.size)
-        found["start"] = timed(lambda: RANKS.Allreduce(MPI.IN_PLACE, number), 30)
-        found["update"] = timed(lambda: state.update(zeros, zeros), 10)
-        found["cores"] = len(os.sched_getaffinity(0))
-        found["sending"] = {}
-        for way in models:
-            if way.startswith(("DDP", "FSDP")):
-                found["sending"] |= costs_of_sending(way, args.width)
+    layer_bytes = 4 * args.width**2
+    models = {}
+    for scheme, in_bucket, _ in args.runs:
+        if scheme not in models:
+            models[scheme] = make(
+                scheme, random_weights(args.layers, args.width), in_bucket * layer_bytes
+            )
+    steps = [[] for _ in args.runs]
+    parts = []
+    for number in range(args.steps + 1):  # the first does not count: first use of all
+        if number == 1 and args.memory:
+            tracemalloc.reset_peak()
+        for run, (scheme, in_bucket, delay_ms) in enumerate(args.runs):
+            model = models[scheme]
+            if scheme == "DDP":
+                make_buckets = import_module("buckets").buckets
+                model.buckets = make_buckets([layer_bytes] * args.layers, in_bucket * layer_bytes)
+            if scheme != "alone":
+                model.ranks.delay_s = delay_ms / 1e3
+            steps[run].append(train(model, args, number))
+            if scheme == "alone":
+                parts.append([slowest(part) for part in model.parts])
+    columns = [list(zip(*each)) for each in steps]
+    report = {
+        "seconds": [float(np.mean(seconds[1:])) for seconds, _, _ in columns],
+        "sent": [float(np.mean(sent[1:])) for _, sent, _ in columns],
+        "losses": [losses for _, _, losses in columns],
+    }
+    if parts:
+        report["parts"] = np.mean(parts[1:], axis=0).tolist()
+    if args.memory:
+        report["memory"] = np.max(RANKS.allgather(tracemalloc.get_traced_memory()), axis=0).tolist()
+    if args.costs:
+        report["costs"] = costs_of_sending(models, args.layers, args.width, args.rows)
     if RANKS.rank == 0:
-        Path(args.out).write_text(json.dumps(found))
+        Path(args.out).write_text(json.dumps(report))
 
 
 if __name__ == "__main__":
     main()
 
 
-# %% jupyter={"source_hidden": true}
-def measure(n, *ways, **options):
-    """Train in each way on n ranks, and return what was found, by way."""
-    flags = {"layers": LAYERS, "width": WIDTH, "rows": ROWS, "rounds": ROUNDS, "steps": STEPS}
-    flags |= {name: value for name, value in options.items() if name in flags}
-    arguments = [f"--{name}={value}" for name, value in flags.items()]
-    arguments += ["--memory"] * options.get("memory", False) + ["--wires"] * ("wires" in options)
-    # Ranks that wait for each other sleep meanwhile: there may be more of them than cores.
-    env = {"MPIR_CVAR_ENABLE_HEAVY_YIELD": 1, "MPIR_CVAR_POLLS_BEFORE_YIELD": 10}
-    run_ranks(
-        n,
-        "work/sharded_steps.py",
-        *arguments,
-        *("--ways", *ways),
-        threads=1,
-        env=env,
-        network=options.get("wires"),
-        show=False,
-    )
+# %%
+class Run(NamedTuple):
+    """What a launch trains: a scheme, the layers in a bucket, the delay of each all-reduce."""
+
+    scheme: str
+    layers: int = 4
+    delay_ms: float = 0.0
+
+
+# By default, MPICH polls while it waits. With one core per rank, that takes the core away from
+# the thread that computes. With these, a waiting rank sleeps: it changes the timings.
+SLEEP_WHILE_WAITING = {"MPIR_CVAR_ENABLE_HEAVY_YIELD": 1, "MPIR_CVAR_POLLS_BEFORE_YIELD": 10}
+
+
+def measure(n, runs, *options, wires=None, rows=ROWS, steps=STEPS):
+    """Launch n ranks that train each run for some steps; return the script's report."""
+    sizes = {"layers": LAYERS, "width": WIDTH, "rows": rows, "steps": steps}
+    arguments = ["--runs", json.dumps(runs), *(f"--{name}={size}" for name, size in sizes.items())]
+    where = {"threads": 1, "env": SLEEP_WHILE_WAITING, "network": wires, "show": False}
+    run_ranks(n, "work/sharded_steps.py", *arguments, *options, **where)
     return json.loads((work / "sharded_steps.json").read_text())
 
 
-# %% [markdown]
-# The parts of a step are measured first, by ranks that compute beside each other and send nothing: the whole step, the
-# updates of Adam in it, and an all-reduce of a single number, `start`. Of the computing, the forward pass takes a
-# third: one product for each layer, against two.
+# %% jupyter={"source_hidden": true}
+def mean_of(reports, *keys):
+    """Return the mean over launches of an entry of their reports."""
+    values = reports
+    for key in keys:
+        values = [value[key] for value in values]
+    return np.mean(values, axis=0)
 
 
-# %%
-def parts_of(found):
-    """Return the seconds of a step's parts, from a rank that is alone."""
-    update = LAYERS * found["update"]
-    computing = float(np.median(found["alone"]["seconds"])) - update
-    forward, backward = computing / 3, 2 * computing / 3
-    return dict(forward=forward, backward=backward, update=update, start=found["start"])
+def parts_of(reports):
+    """Return the seconds of a step's parts, from the run in which nothing is sent."""
+    return dict(zip(("forward", "backward", "update"), mean_of(reports, "parts").tolist()))
 
 
-def core_of(found):
-    """Return, by what sends a layer: seconds of copies, of the core, and taken from computing."""
-    slows = found["cores"] == 1  # with more of them, another one sends
-    return {name: (copies, core, slows * core) for name, (copies, core) in found["sending"].items()}
+def with_the_core(reports):
+    """Return the measured times of a send: alone, while computing, and taken from computing."""
+    costs = {name: mean_of(reports, "costs", name) for name in reports[0]["costs"]}
 
+    def times(send, size):
+        if send != "average":
+            return tuple(size * costs[send])
+        grows = (costs["average all"] - costs["average"]) / max(1, LAYERS - 1)
+        return tuple(costs["average"] + (size - 1) * grows)
 
-hidden = {}  # bits/s from which on all sending can be hidden, by way
-if not no_wires:
-    print("The parts of a step: about 10 s", flush=True)
-    with Testbed(2, "1 Gbit/s") as wires:
-        parts = parts_of(measure(2, "alone", wires=wires))
-    print(", ".join(f"{part} {1e3 * seconds:.1f} ms" for part, seconds in parts.items()))
-    hidden["DDP"] = 8 * BYTES / parts["backward"]  # 2(n - 1)/n is 1 on two nodes
-    print(f"{BYTES / 1e6:.1f} MB fit behind the backward pass at {show_rate(hidden['DDP'])}")
-
-# %% [markdown]
-# On a wire of that rate, sending takes as long as the backward pass. Can it be hidden there? `ddp_seconds` goes through
-# a step: gradients become ready one by one, and an all-reduce begins when its bucket is full and the one before it is
-# done. It takes `start`, and the time for 2(n − 1)/n times its bytes (lab 06, sections 4 and 8).
-#
-# That is the wire's part. The core has one too: it copies gradients into the bucket and out of it, and it sends and
-# receives. So two more times of a layer's all-reduce are measured: what the copies take, and what the core spends in
-# all. Where a rank has one core for everything, its computing ends that much later. (A network card that reads memory
-# itself takes less of the core.)
-
-
-# %%
-NOTHING = (0.0, 0.0, 0.0)  # where `parts` has nothing of the core: the wire alone
-
-
-def ddp_seconds(per_bucket, rate, parts, n=2):
-    """Return the predicted seconds of a step: layers in a bucket, bits/s, measured parts."""
-    copies, core, slows = parts.get("average", NOTHING)
-    travel = max(copies + 2 * (n - 1) / n * LAYER_BYTES * 8 / rate, core)  # of a layer
-    now, wire_free, sent = parts["forward"], 0.0, 0
-    for bucket in buckets([LAYER_BYTES] * LAYERS, per_bucket * LAYER_BYTES):
-        now += len(bucket) * parts["backward"] / LAYERS + sent * slows
-        wire_free = max(wire_free, now) + parts["start"] + len(bucket) * travel
-        sent = len(bucket)  # on its way while the next bucket is computed
-    return max(now, wire_free) + parts["update"]
+    return times
 
 
 def milliseconds(seconds):
@@ -492,128 +606,208 @@ def milliseconds(seconds):
     return Measured(*(1e3 * np.exp([mean, mean - half, mean + half])), "ms", digits=0)
 
 
+def rounds_of(reports, runs, run):
+    """Return the seconds of a run's steps, round by round."""
+    return np.array([report["seconds"][runs.index(run)] for report in reports])
+
+
+def predict(name, plan, reports, rate, measured, delay=0.0):
+    """Return the predictions of a step by the wire alone, and by wire and core."""
+    costs = (by_the_wire(rate, mean_of(reports, "costs", "start")), with_the_core(reports))
+    seconds = [step_seconds(plan(parts_of(reports)), times, delay) for times in costs]
+    return tuple(Prediction(name, 1e3 * each, measured) for each in seconds)
+
+
+def tell_predictions(predictions):
+    """Print predictions by wire and core, and the score of both."""
+    wire, core = zip(*predictions)
+    print(*core, sep="\n")
+    print(f"by the wire alone: {score(wire)}")
+    print(f"by wire and core:  {score(core)}")
+    inside, of_wire = (sum(each.inside for each in both) for both in (core, wire))
+    if inside > of_wire and 3 * inside >= 2 * len(core):
+        print(
+            "The wire's rate alone does not predict these steps; with what the core does, it does."
+        )
+    elif 3 * of_wire >= 2 * len(core):
+        print("The wire's rate alone predicts these steps: here, sending costs computing little.")
+    else:
+        print(
+            "Neither predicts most of these steps within what the rounds show. Look at how far off."
+        )
+
+
+def draw_steps(axis, names, measured, wire, core, alone):
+    """Draw the ms of steps by name: measured, with intervals, and both predictions."""
+    place, values = np.arange(len(names)), np.array([(m.value, m.low, m.high) for m in measured])
+    reach = np.nan_to_num(np.abs(values[:, 1:] - values[:, :1]).T)
+    style = {"ls": "", "mfc": "none", "ms": 11}
+    axis.plot(
+        place, wire, marker="D", color=plots.ORANGE, label="predicted: the wire alone", **style
+    )
+    axis.plot(place, core, marker="s", color=plots.GREEN, label="predicted: wire and core", **style)
+    bars = {"ls": "", "marker": "o", "color": plots.BLUE, "capsize": 4, "ms": 6}
+    axis.errorbar(place, values[:, 0], yerr=reach, label="measured", **bars)
+    label = {"ls": "--", "lw": 1.5, "marker": "", "label": "nothing sent"}
+    axis.axhline(alone.value, color=plots.BLACK, **label)
+    axis.set_xticks(place, names)
+    axis.set_xlim(-0.5, len(names) - 0.5)
+
+
+# %% [markdown]
+# First the parts of a step, from ranks that run concurrently and send nothing. On a wire of the printed rate, sending
+# takes as long as the backward pass. That rate is used below.
+
 # %%
-ways = {per: f"DDP:{per * LAYER_BYTES}" for per in PER_BUCKET}
-of_buckets, rows = None, []
+hidden = {}  # bits/s at which sending takes as long as what can hide it, by scheme
+if not no_wires:
+    print("The parts of a step: about 5 s", flush=True)
+    with Testbed(2, "1 Gbit/s") as wires:
+        parts = parts_of([measure(2, [Run("alone")], wires=wires)])
+    print(", ".join(f"{part} {1e3 * seconds:.1f} ms" for part, seconds in parts.items()))
+    hidden["DDP"] = 8 * HEADERS * BYTES / parts["backward"]  # 2(n - 1)/n is 1 on two nodes
+    print(f"{BYTES / 1e6:.1f} MB take as long as that backward pass at {show_rate(hidden['DDP'])}")
+
+# %%
+bucket_runs = [Run("alone"), *(Run("DDP", per, ms) for ms in DELAYS_MS for per in PER_BUCKET)]
+bucket_ms, bucket_predictions, bucket_rounds = {}, {}, {}
 with load.watch("section 2") as bucket_others:
     if hidden:
-        rate = min(hidden["DDP"], MOST_RATE)
-        print(f"wires of {show_rate(rate)}: about half a minute", flush=True)
+        rate = min(hidden["DDP"], MAX_RATE)
+        print(f"Wires of {show_rate(rate)}, {ROUNDS} launches: about 45 s", flush=True)
         with Testbed(2, rate) as wires:
-            found = measure(2, "alone", *ways.values(), wires=wires)
+            reports = [measure(2, bucket_runs, "--costs", wires=wires) for _ in range(ROUNDS)]
 if hidden:
-    by_wire = parts_of(found)  # of the same minute
-    with_core = by_wire | core_of(found)
-    bucket_ms = {per: milliseconds(found[way]["seconds"]) for per, way in ways.items()}
-    foreseen = {
-        name: {per: 1e3 * ddp_seconds(per, rate, known) for per in ways}
-        for name, known in (("the wire", by_wire), ("wire and core", with_core))
-    }
-    alone_ms = milliseconds(found["alone"]["seconds"])
-    of_buckets = ratio(
-        *(1 / np.array(found[ways[per]]["seconds"]) for per in PER_BUCKET[:: len(ways) - 1])
-    )
-    copies, core, _ = with_core["average"]
-    print(f"a layer's all-reduce: copies {1e3 * copies:.1f} ms, of the core {1e3 * core:.1f} ms")
-    rows = [
-        (str(per), *(f"{predicted[per]:.0f}" for predicted in foreseen.values()), str(ms))
-        for per, ms in bucket_ms.items()
-    ]
-    heads = ("layers in a bucket", "by the wire, ms", "wire and core, ms", "measured")
-    display(markdown.table(heads, rows))
-    slowest, fastest = (foreseen["wire and core"][per] for per in (PER_BUCKET[-1], PER_BUCKET[0]))
-    predicted_buckets = slowest / fastest
-    print(f"nothing sent: {alone_ms}")
-    print(f"a bucket a layer is {of_buckets} times as fast as one for all: {of_buckets.verdict}")
-    better = "a layer each" if of_buckets.value > 1 else "one for all"
-    results.compare_guess(1, better if of_buckets.significant else "no difference")
+    alone_ms = milliseconds(rounds_of(reports, bucket_runs, Run("alone")))
+    for run in bucket_runs[1:]:
+        bucket_rounds[run] = rounds_of(reports, bucket_runs, run)
+        bucket_ms[run] = milliseconds(bucket_rounds[run])
+        name = f"{run.layers} in a bucket, {run.delay_ms:.0f} ms of delay"
+        plan = partial(ddp_plan, layers=run.layers)
+        bucket_predictions[run] = predict(
+            name, plan, reports, rate, bucket_ms[run], run.delay_ms / 1e3
+        )
+    alone, together, taken = (1e3 * each for each in with_the_core(reports)("average", 1))
+    on_wire, *_ = (1e3 * each for each in by_the_wire(rate, 0.0)("average", 1))
+    print(f"The all-reduce of a layer: {on_wire:.1f} ms on the wire by its rate; measured")
+    print(f"{alone:.1f} ms alone, {together:.1f} while computing, and {taken:.1f} taken from that.")
+    print(f"A step with nothing sent: {alone_ms}")
+    tell_predictions(bucket_predictions.values())
 
 
 # %% jupyter={"source_hidden": true}
-def draw_steps(axis, names, measured, predicted, alone):
-    """Draw milliseconds of steps, a name each: measured, with intervals, and two predictions."""
-    got = np.array([(each.value, each.low, each.high) for each in measured])
-    reach = np.nan_to_num(np.abs(got[:, 1:] - got[:, :1]).T)
-    place = np.arange(len(names))
-    style = dict(ls="", marker="o", color=plots.BLUE, capsize=4)
-    axis.errorbar(place, got[:, 0], yerr=reach, label="measured", **style)
-    for (name, ms), marker, color in zip(predicted.items(), "Ds", (plots.ORANGE, plots.GREEN)):
-        style = dict(ls="", marker=marker, color=color, mfc="none", ms=11)
-        axis.plot(place, ms, label=f"predicted: {name}", **style)
-    axis.axhline(alone.value, color=plots.BLACK, ls="--", lw=1.5, label="nothing sent")
-    axis.set_xticks(place, names)
-    axis.set_xlim(-0.5, len(names) - 0.5)
-    axis.set_ylim(bottom=0)
+def best_buckets(rounds):
+    """Return layers in the fastest bucket, and what the rounds show: which end, or in between."""
+    speeds = {run.layers: 1 / seconds for run, seconds in rounds.items()}
+    best = max(speeds, key=lambda layers: np.log(speeds[layers]).mean())
+    small, large = PER_BUCKET[0], PER_BUCKET[-1]
+    beaten = {end for end in (small, large) if end != best and wins(speeds[best], speeds[end])}
+    if beaten == {small, large}:
+        return best, "something in between"
+    if wins(speeds[small], speeds[large]) or wins(speeds[large], speeds[small]):
+        return best, "a layer each" if large in beaten else "one for all"
+    return best, ""
+
+
+def wins(speeds, others):
+    """Return whether speeds are higher than others, beyond chance."""
+    both = ratio(speeds, others)
+    return both.significant and both.faster
 
 
 if hidden:
-    figure, axis = plt.subplots(figsize=(9, 4))
-    by_bucket = {name: list(predicted.values()) for name, predicted in foreseen.items()}
-    draw_steps(axis, list(ways), bucket_ms.values(), by_bucket, alone_ms)
-    axis.set(xlabel="layers in a bucket", ylabel="time of a step (ms)")
-    axis.set_title("Steps of DDP on two nodes, with 95% intervals")
-    axis.legend()
-    told = ", ".join(
-        f"{per} layers {ms}, predicted {foreseen['the wire'][per]:.0f} by the wire"
-        f" and {foreseen['wire and core'][per]:.0f} by wire and core"
-        for per, ms in bucket_ms.items()
-    )
+    fastest = {}
+    for ms in DELAYS_MS:
+        here = {run: seconds for run, seconds in bucket_rounds.items() if run.delay_ms == ms}
+        foreseen = min(here, key=lambda run: bucket_predictions[run][1].predicted).layers
+        best, fastest[ms] = best_buckets(here)
+        verdict = fastest[ms] or "these rounds do not decide it"
+        print(f"{ms:.0f} ms of delay: fastest with {best} layers in a bucket ({verdict}), ", end="")
+        print(f"predicted with {foreseen}")
+    if fastest[DELAYS_MS[-1]]:
+        results.compare_guess(1, fastest[DELAYS_MS[-1]])
+
+# %% jupyter={"source_hidden": true}
+if hidden:
+    figure, axes = plt.subplots(1, len(DELAYS_MS), figsize=(11, 4.2), sharey=True)
+    descriptions = []
+    for axis, ms in zip(axes, DELAYS_MS):
+        here = [run for run in bucket_runs[1:] if run.delay_ms == ms]
+        wire, core = ([bucket_predictions[run][i].predicted for run in here] for i in (0, 1))
+        draw_steps(
+            axis,
+            [run.layers for run in here],
+            [bucket_ms[run] for run in here],
+            wire,
+            core,
+            alone_ms,
+        )
+        axis.set(xlabel="layers in a bucket", title=f"{ms:.0f} ms added to each all-reduce")
+        descriptions += [
+            f"{both[1]}; by the wire alone {both[0].predicted:.0f} ms"
+            for both in map(bucket_predictions.get, here)
+        ]
+    axes[0].set_ylabel("time of a step (ms)")
+    axes[0].set_ylim(bottom=0)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
+    figure.suptitle("DDP steps on two nodes, with 95% intervals")
     plots.show(
         figure,
-        alt=f"Time of a step by layers in a bucket: {told}. Nothing sent: {alone_ms}.",
+        alt=f"Time of a step. {'. '.join(descriptions)}. Nothing sent: {alone_ms}.",
         keep=results,
         watched=[bucket_others],
     )
 
 # %% [markdown]
-# One bucket for all layers can't be sent before the last gradient is there, so nothing is hidden. A bucket for each
-# layer pays for `start` each time. Is the best one where the predictions have it? And how much of the distance between
-# the wire's prediction and the measured step is the core's?
+# One bucket for all layers can't leave before the last gradient is ready, so it hides nothing. A bucket for each layer
+# pays for `start` every time, which 1 ms of delay makes expensive. PyTorch's `bucket_cap_mb` is your `limit`.
 
 # %% [markdown]
-# ## 3 · ZeRO-1: share out the optimizer
+# ## 3 · ZeRO-1: shard the optimizer
 #
-# With DDP, every rank keeps Adam's numbers for all weights, and all ranks compute the same update. Both are waste. In
-# [**ZeRO**](../docs/glossary.md#zero), stage 1 (Rajbhandari et al. 2020,
-# [arXiv 1910.02054](https://arxiv.org/abs/1910.02054)), a rank keeps the states of its share of the weights only,
-# updates those, and gets the others' from the other ranks.
+# With DDP, every rank stores Adam's numbers for all weights and computes the same update. Both are waste. In
+# [**ZeRO**](../docs/glossary.md#zero), stage 1 ([Rajbhandari et al. 2020](https://arxiv.org/abs/1910.02054)), a rank
+# stores the states of its shard of the weights, updates that shard and gathers the others.
 #
-# An all-reduce is a [**reduce-scatter**](../docs/glossary.md#reduce-scatter), after which each rank has its share of
-# the sum, and an [**all-gather**](../docs/glossary.md#all-gather), after which each rank has everybody's (lab 06,
+# An all-reduce is a [**reduce-scatter**](../docs/glossary.md#reduce-scatter), after which each rank has its shard of
+# the sum, and an [**all-gather**](../docs/glossary.md#all-gather), after which each rank has all shards (lab 06,
 # section 2). ZeRO-1 puts the update between the two.
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
-# **Guess first.** A rank with DDP holds 16 bytes for each weight. How many are left with ZeRO-1, on 4 ranks? And does
-# it send more than DDP, less, or the same?
+# **Guess first.** With DDP, a rank holds 16 bytes per weight. How many are left with ZeRO-1 on 4 ranks? And does it
+# send less than DDP, the same, or more?
 #
 # </div>
 
 # %%
-results.guess(2, "ZeRO-1 on 4 ranks, bytes of a weight", ..., unit="bytes")
+results.guess(2, "ZeRO-1 on 4 ranks, bytes per weight after a step", ..., unit="bytes")
 
 # %%
-results.guess(3, "ZeRO-1 sends, against DDP", ..., choices=("less", "the same", "more"))
+results.guess(3, "ZeRO-1 sends, compared with DDP", ..., choices=("less", "the same", "more"))
 
 # %% [markdown]
-# ### Exercise 3 · Update a share
+# ### Exercise 3 · Update a shard
 #
-# All weights stand in one long array, `self.flat`, and all gradients of this rank in another, `self.flat_gradient`. The
-# arrays `self.weights` and `self.gradients` are parts of them, so what you write into one is in the other. Both are
-# padded with zeros: each rank has `self.share` numbers, rank *r* those from `r * self.share` on.
+# All weights are in one long array, `self.flat`, and this rank's gradients in another, `self.flat_gradient`. (The
+# layers' `self.weights` and `self.gradients` are views of them.) Both are padded with zeros: each rank has
+# `self.share` numbers, and the shard of rank *r* starts at `r * self.share`.
 #
-# Complete `update`:
+# Complete `update`. After it, all ranks have the same new weights. Each has computed its shard's update only, with
+# `self.state`, from the *mean* gradient, and has sent no more bytes than one all-reduce. Which collectives do you need,
+# in which order? These are mpi4py's for arrays:
 #
-# 1. `self.ranks.Reduce_scatter_block(all, mine)` adds up the arrays `all` of the ranks, and writes this rank's share of
-#    the sum into `mine`. Make the mean of it.
-# 2. `self.state.update(weights, gradient)`, for this rank's share of the weights.
-# 3. `self.ranks.Allgather(MPI.IN_PLACE, array)` fills an array: each rank gives its share, where it stands.
+# | call on `self.ranks` | what each rank has afterwards |
+# | --- | --- |
+# | `Allreduce(MPI.IN_PLACE, x)` | in `x`, the sum of all ranks' `x` |
+# | `Reduce_scatter_block(x, mine)` | in `mine`, its shard of that sum |
+# | `Allgather(mine, x)` | in `x`, all ranks' `mine`; `MPI.IN_PLACE` for `mine` if it is already there |
 #
 # The check runs it on 3 ranks, for at most 60 s.
 
 # %%
 # %%writefile work/zero1.py
-"""ZeRO-1: each rank holds all weights and gradients, and its share of Adam's states."""
+"""ZeRO-1: each rank holds all weights and gradients, and its shard of Adam's states."""
 
 import math
 
@@ -623,14 +817,14 @@ from mpi4py import MPI
 
 
 class ZeRO1:
-    """A network whose optimizer is shared out: each rank updates its part of the weights."""
+    """A network whose optimizer is sharded: each rank updates its part of the weights."""
 
     def __init__(self, ranks, weights):
         self.ranks = ranks
         sizes = [weight.size for weight in weights]
         self.share = math.ceil(sum(sizes) / ranks.size)  # numbers of each rank; some are padding
         self.flat, self.flat_gradient = np.zeros((2, self.share * ranks.size), np.float32)
-        # The layers' weights and gradients are parts of two long arrays: no copy is made.
+        # The layers' weights and gradients are views of two long arrays: no copy is made.
         ends = np.cumsum(sizes)
         self.weights, self.gradients = (
             [part.reshape(w.shape) for part, w in zip(np.split(flat, ends), weights)]
@@ -671,12 +865,11 @@ zero1 = check(3, "work/zero1.py")
 _ = (work / "own_zero1.py").write_text(Path(zero1).read_text())
 
 # %% [markdown]
-# ## 4 · FSDP: share out everything
+# ## 4 · FSDP: shard everything
 #
-# Why keep weights that you don't need now? [**FSDP**](../docs/glossary.md#fsdp), fully sharded data parallel, is
-# PyTorch's name for ZeRO's third stage. Each rank keeps a share of each layer: weights, gradients, states. Before a
-# layer computes, its weights are gathered from all ranks; after it, they are dropped. In the backward pass, they are
-# gathered again, and the gradients reduce-scattered.
+# [**FSDP**](../docs/glossary.md#fsdp), fully sharded data parallel, is PyTorch's name for ZeRO's third stage. Each rank
+# stores a shard of each layer: weights, gradients, states. Before a layer computes, its weights are gathered; after it,
+# they are dropped. In the backward pass they are gathered again, and the gradients are reduce-scattered.
 #
 # ```mermaid
 # flowchart LR
@@ -691,40 +884,40 @@ _ = (work / "own_zero1.py").write_text(Path(zero1).read_text())
 #     d1 --> g2
 # ```
 #
-# That is three times (n − 1)/n of the weights' bytes on the wire, where an all-reduce has two: half as much again.
+# FSDP sends 3(n − 1)/n of the weights' bytes, an all-reduce 2(n − 1)/n.
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
-# **Guess first.** Sending is hidden behind computing, up to a point. When the wire gets slower, is FSDP's sending the
-# first that no longer is, since it sends half as much again?
+# **Guess first.** As the wire gets slower, which stops being hidden behind computing first: DDP's sending, or FSDP's,
+# which is half as much again?
 #
 # </div>
 
 # %%
 results.guess(
     4,
-    "no longer hidden first, by the sums",
+    "stops being hidden first, by the wire alone",
     ...,
     choices=("DDP's", "FSDP's", "both at the same rate"),
 )
 
 # %% [markdown]
-# ### Exercise 4 · Gather, and scatter
+# ### Exercise 4 · Gather and scatter
 #
-# `self.shares[layer]` is this rank's share of a layer's weights, in one dimension. `self.cut(array)` cuts an array into
-# rows of equal length, one for each rank, with zeros behind its end; row *r* is rank *r*'s share. Write
+# `self.shares[layer]` is this rank's shard of a layer's weights, in one dimension. `self.cut(array)` cuts an array into
+# rows of equal length, one for each rank, padded with zeros; row *r* is rank *r*'s shard. Write
 #
-# - `gather(layer)`: return the layer's whole weights, in their shape, `self.shapes[layer]`.
-#   `self.ranks.Allgather(mine, all)` writes every rank's `mine` into `all`, one after the other. Keep no copy of it;
-# - `scatter(gradient)`: return this rank's share of the *mean* over all ranks of a layer's gradient, in one dimension.
+# - `gather(layer)`: return the layer's whole weights, in their shape, `self.shapes[layer]`, and store nothing;
+# - `scatter(gradient)`: return this rank's shard of the *mean* over all ranks of a layer's gradient, in one dimension.
 #
-# `step`, below them, is done. Read it: the weights of the next layer travel while this one computes.
+# You choose the collectives again. The check counts the bytes you send and the memory you hold. `step`, below them, is
+# complete: the next layer's weights travel while this one computes.
 #
 # The check runs it on 3 ranks, for at most 60 s.
 
 # %%
 # %%writefile work/fsdp.py
-"""Fully sharded data parallelism: each rank holds its share of each layer, and gathers the rest."""
+"""Fully sharded data parallelism: each rank holds its shard of each layer, and gathers the rest."""
 
 import math
 from concurrent.futures import ThreadPoolExecutor
@@ -734,7 +927,7 @@ from mlp import Adam, backward, forward, loss_and_error
 
 
 class FSDP:
-    """A network of which each rank holds a share: of weights, gradients, Adam's states."""
+    """A network of which each rank holds a shard: of weights, gradients, Adam's states."""
 
     def __init__(self, ranks, weights):
         self.ranks, self.shapes = ranks, [weight.shape for weight in weights]
@@ -743,7 +936,7 @@ class FSDP:
         self.sender = ThreadPoolExecutor(1)  # a second thread, which waits for the network
 
     def cut(self, whole):
-        """Return an array as rows of equal length, one for each rank, with zeros behind its end."""
+        """Return an array as rows of equal length, one for each rank, padded with zeros."""
         share = math.ceil(whole.size / self.ranks.size)
         padded = np.zeros((self.ranks.size, share), np.float32)
         padded.reshape(-1)[: whole.size] = whole.reshape(-1)
@@ -759,7 +952,7 @@ class FSDP:
         ### END SOLUTION
 
     def scatter(self, gradient):
-        """Return this rank's share of the mean over all ranks of a layer's gradient."""
+        """Return this rank's shard of the mean over all ranks of a layer's gradient."""
         ### BEGIN SOLUTION
         parts = self.cut(gradient)
         mine = np.empty(parts.shape[1], np.float32)
@@ -797,68 +990,121 @@ fsdp = check(4, "work/fsdp.py")
 _ = (work / "own_fsdp.py").write_text(Path(fsdp).read_text())
 
 # %% [markdown]
-# ### Do all three learn the same?
-#
-# And what does each rank hold? NumPy tells Python's `tracemalloc` of each array, so it can be counted to the byte: "at
-# the most" is the largest sum within a step. The batch is the same in all runs, however many ranks share it.
+# Between the two lies **ZeRO-2**: all weights on each rank, but each layer's gradient is reduce-scattered when it is
+# ready, and dropped. Your `gather` and `scatter` are all it needs (folded).
 
-# %%
-DDP = f"DDP:{4 * LAYER_BYTES}"  # four layers in a bucket
-WAYS = {"DDP": DDP, "ZeRO-1": "ZeRO-1", "FSDP": "FSDP"}
-memory, losses = {}, {}
-print("The memory of three ways: about 3 s each", flush=True)
-for n in COUNTED:
-    for name, way in WAYS.items():
-        found = measure(n, way, memory=True, rows=8 // n, rounds=1)
-        memory[name, n] = [found[what] / (BYTES / 4) for what in ("held", "most")]
-        losses[name, n] = found[way]["losses"]
+# %% jupyter={"source_hidden": true}
+# %%writefile work/zero2.py
+"""ZeRO-2: each rank holds all weights, and its shard of gradients and of Adam's states."""
 
-# %%
-reference = losses["DDP", COUNTED[0]]
-apart = max(abs(a / b - 1) for each in losses.values() for a, b in zip(each, reference))
-print(f"losses of all ways, on {COUNTED} ranks: apart by {apart:.0e} at most, relative")
-FORMULAS = {
-    "DDP": (lambda n: 16.0, "16"),
-    "ZeRO-1": (lambda n: 8 + 8 / n, "8 + 8/n"),
-    "FSDP": (lambda n: 16 / n, "16/n"),
-}
-rows = [
-    (name, str(n), f"{formula}", f"{held:.1f}", f"{FORMULAS[name][0](n):.1f}", f"{most:.1f}")
-    for name, (_, formula) in FORMULAS.items()
-    for n in COUNTED
-    for held, most in [memory[name, n]]
-]
-heads = ("", "ranks", "formula", "after a step", "formula's bytes", "at the most")
-display(markdown.table(heads, rows))
-results.compare_guess(2, Measured(memory["ZeRO-1", COUNTED[-1]][1], unit="bytes", digits=1))
+from mlp import backward, forward, loss_and_error
+from own_fsdp import FSDP
+
+
+class ZeRO2(FSDP):
+    """A network with all weights on each rank; this rank updates its shard of each layer."""
+
+    def __init__(self, ranks, weights):
+        super().__init__(ranks, weights)
+        self.rows = [self.cut(weight) for weight in weights]
+        self.shares = [rows[ranks.rank] for rows in self.rows]  # views: an update changes the rows
+
+    def step(self, x, target):
+        """Train by one step on this rank's rows; return their loss."""
+        outputs, scattered = [x], {}
+        weights = [
+            rows.reshape(-1)[: a * b].reshape(a, b) for rows, (a, b) in zip(self.rows, self.shapes)
+        ]
+        for weight in weights:
+            outputs.append(forward(weight, outputs[-1]))
+        loss, error = loss_and_error(outputs[-1], target)
+        for layer in reversed(range(len(weights))):
+            place = weights[layer], outputs[layer], outputs[layer + 1]
+            gradient, error = backward(*place, error)
+            scattered[layer] = self.sender.submit(self.scatter, gradient)
+        for layer, share in scattered.items():
+            self.states[layer].update(self.shares[layer], share.result())
+        for layer, weight in enumerate(weights):
+            weight[:] = self.gather(layer)
+        return loss
+
 
 # %% [markdown]
-# Bytes for each weight. "After a step", ZeRO-1 holds what the formula says. DDP and FSDP have dropped their gradients
-# by then, 4 and 4/n bytes. "At the most" has what lasts for a moment only, which the formulas leave out: DDP's buckets
-# on their way, ZeRO-1's share of the means (4/n), and FSDP's whole layers, up to two of weights and a few of gradients.
-# These are as many bytes on any number of ranks; this network has few layers, so that they count.
+# ### Do all four learn the same?
+#
+# And what does each rank hold? The ZeRO paper counts for mixed precision: 2 bytes for FP16 weights, 2 for FP16
+# gradients, and 12 for the optimizer: FP32 weights and Adam's two numbers. This lab's FP32 has 4 + 4 + 8. Both sum to
+# 16, but the optimizer's part differs:
+#
+# | bytes per weight | DDP | ZeRO-1 | ZeRO-2 | FSDP (ZeRO-3) |
+# | --- | --- | --- | --- | --- |
+# | the paper: 2 + 2 + 12 | 16 | 4 + 12/n | 2 + 14/n | 16/n |
+# | this lab: 4 + 4 + 8 | 16 | 8 + 8/n | 4 + 12/n | 16/n |
+#
+# NumPy reports each array to Python's `tracemalloc`, so memory can be counted to the byte. All runs have the same
+# batch, however many ranks share it.
+
+# %%
+SCHEMES = ("DDP", "ZeRO-1", "ZeRO-2", "FSDP")
+memory, losses = {}, {}
+print(f"The memory of {len(SCHEMES)} schemes: about 3 s each", flush=True)
+for n in COUNTED:
+    for scheme in SCHEMES:
+        report = measure(n, [Run(scheme)], "--memory", rows=8 // n, steps=5)
+        memory[scheme, n] = [part / (BYTES / 4) for part in report["memory"]]
+        losses[scheme, n] = report["losses"][0]
+
+# %%
+FP32 = {  # bytes per weight on n ranks: weights, gradients, Adam's states
+    "DDP": lambda n: 4 + 4 + 8,
+    "ZeRO-1": lambda n: 4 + 4 + 8 / n,
+    "ZeRO-2": lambda n: 4 + 4 / n + 8 / n,
+    "FSDP": lambda n: 4 / n + 4 / n + 8 / n,
+}
+reference = losses["DDP", COUNTED[0]]
+apart = max(abs(a / b - 1) for run in losses.values() for a, b in zip(run, reference))
+print(f"losses of all schemes, on {COUNTED} ranks: at most {apart:.0e} apart, relative")
+rows = [
+    (scheme, str(n), f"{FP32[scheme](n):.1f}", *(f"{part:.1f}" for part in memory[scheme, n]))
+    for scheme in SCHEMES
+    for n in COUNTED
+]
+display(markdown.table(("", "ranks", "formula, FP32", "after a step", "peak"), rows))
+results.compare_guess(2, Measured(memory["ZeRO-1", COUNTED[-1]][0], unit="bytes", digits=1))
+
+# %% [markdown]
+# "After a step", gradients are dropped, except ZeRO-1's, which have a fixed array: DDP holds 4 bytes less than the
+# formula, ZeRO-2 and FSDP 4/n. The peak adds what lasts for a moment: DDP's buckets on their way, ZeRO-1's shard of the
+# means, whole layers of FSDP. Those layers take the same bytes on any number of ranks, and this network has few.
 #
 # ### What is on the wire?
 #
-# The bytes that a node's interface sends in a step, against the formulas. (FSDP gathers the last layer once: its
-# weights are still there when the backward pass begins.)
+# The bytes that a node's interface sends in a step. (FSDP gathers the last layer once: its weights are still there when
+# the backward pass begins.)
 
-# %%
+# %% jupyter={"source_hidden": true}
 SENT = {
     "DDP": lambda n: 2 * (n - 1) / n,
     "ZeRO-1": lambda n: 2 * (n - 1) / n,
+    "ZeRO-2": lambda n: 2 * (n - 1) / n,
     "FSDP": lambda n: (3 - 1 / LAYERS) * (n - 1) / n,
 }
 sent = {}
 for n in () if no_wires else [n for n in COUNTED if n > 1]:
     print(f"{n} nodes: about 10 s", flush=True)
     with Testbed(n, "1 Gbit/s") as wires:
-        found = measure(n, *WAYS.values(), wires=wires, rows=8 // n, rounds=2)
-    sent |= {(name, n): found[way]["sent"] / BYTES for name, way in WAYS.items()}
+        runs = [Run(scheme) for scheme in SCHEMES]
+        report = measure(n, runs, "--wires", wires=wires, rows=8 // n, steps=3)
+    sent |= {(scheme, n): part / BYTES for scheme, part in zip(SCHEMES, report["sent"])}
 rows = [
-    (name, str(n), f"{SENT[name](n):.3f}", f"{times:.3f}", f"{times / SENT[name](n) - 1:+.1%}")
-    for name in WAYS
-    for n, times in ((n, times) for (way, n), times in sent.items() if way == name)
+    (
+        scheme,
+        str(n),
+        f"{SENT[scheme](n):.3f}",
+        f"{times:.3f}",
+        f"{times / SENT[scheme](n) - 1:+.1%}",
+    )
+    for (scheme, n), times in sorted(sent.items(), key=lambda item: SCHEMES.index(item[0][0]))
 ]
 if rows:
     heads = ("", "nodes", "formula, × the weights", "measured", "headers and the rest")
@@ -870,275 +1116,297 @@ if rows:
 # %% [markdown]
 # ### When is it hidden?
 #
-# DDP sends two times (n − 1)/n of the bytes, and hides them behind the backward pass, two thirds of the computing. FSDP
-# sends three times as much, and hides it behind all of it. Two over two thirds, and three over one: what do you expect?
-#
-# `fsdp_seconds` goes through a step as `ddp_seconds` did, with the core's part of a gather and of a scatter. One thread
-# sends and receives, in the order in which `step` asks for it.
+# DDP sends 2(n − 1)/n of the bytes behind the backward pass, two thirds of the computing. FSDP sends 3(n − 1)/n behind
+# all of it. Your ZeRO-1 hides nothing. Their plans:
 
 
 # %%
-def fsdp_seconds(rate, parts, n=2):
-    """Return the predicted seconds of a step of FSDP."""
-    costs = {what: parts.get(what, NOTHING) for what in ("gather", "scatter")}
-    on_wire = parts["start"] + (n - 1) / n * LAYER_BYTES * 8 / rate
-    travel = {what: max(copies + on_wire, core) for what, (copies, core, _) in costs.items()}
-    slows = {what: taken for what, (_, _, taken) in costs.items()}
-    forward, backward = parts["forward"] / LAYERS, parts["backward"] / LAYERS
-    now, last = 0.0, LAYERS - 1
-    wire_free = here = travel["gather"]  # `here`: when the weights that come next are there
+def zero1_plan(parts, n=2):
+    """Yield the actions of a ZeRO-1 step: a reduce-scatter and an all-gather are an all-reduce."""
+    yield "compute", parts["forward"] + parts["backward"]
+    yield "send", 0, "average", LAYERS
+    yield "wait", 0
+    yield "compute", parts["update"] / n
+
+
+def fsdp_plan(parts, n=2):
+    """Yield the actions of an FSDP step: `step` of exercise 4."""
+    last = LAYERS - 1
+    yield "send", ("forward", 0), "gather", 1
     for layer in range(LAYERS):
-        now = max(now, here)
+        yield "wait", ("forward", layer)
         if layer < last:
-            wire_free = here = max(wire_free, now) + travel["gather"]
-            now += slows["gather"]
-        now += forward
+            yield "send", ("forward", layer + 1), "gather", 1
+        yield "compute", parts["forward"] / LAYERS
     for layer in reversed(range(LAYERS)):
         if layer < last:
-            now = max(now, here) + slows["scatter"]  # of the layer behind it
+            yield "wait", ("backward", layer)
         if layer > 0:
-            wire_free = here = max(wire_free, now) + travel["gather"]
-            now += slows["gather"]
-        now += backward
-        wire_free = max(wire_free, now) + travel["scatter"]  # its gradient
-    return max(now, wire_free) + parts["update"] / n
+            yield "send", ("backward", layer - 1), "gather", 1
+        yield "compute", parts["backward"] / LAYERS
+        yield "send", ("scatter", layer), "scatter", 1
+    for layer in reversed(range(LAYERS)):
+        yield "wait", ("scatter", layer)
+        yield "compute", parts["update"] / n / LAYERS
 
 
 if hidden:
     computing = parts["forward"] + parts["backward"]
-    hidden["FSDP"] = 8 * SENT["FSDP"](2) * BYTES / computing
-    for name, rate in hidden.items():
-        print(f"{name}'s sending takes as long as what can hide it at {show_rate(rate)}")
+    hidden["FSDP"] = 8 * HEADERS * SENT["FSDP"](2) * BYTES / computing
+    for scheme, rate in hidden.items():
+        print(f"{scheme} sends for as long as what can hide it computes at {show_rate(rate)}")
     same = abs(hidden["DDP"] / hidden["FSDP"] - 1) < 0.05
     first = "DDP's" if hidden["DDP"] > hidden["FSDP"] else "FSDP's"
     results.compare_guess(4, "both at the same rate" if same else first)
 
 # %% [markdown]
-# Both ways on wires of half that rate, of that rate, and of four times as much:
+# All three on wires of a quarter of FSDP's rate, of that rate, and of up to four times as much:
 
 # %%
-factors = (1,) if QUICK else (0.5, 1, 4)
-rates = [min(factor * hidden["FSDP"], MOST_RATE) for factor in factors] if hidden else []
-found_at = {}
+PLANS = {"DDP": partial(ddp_plan, layers=4), "ZeRO-1": zero1_plan, "FSDP": fsdp_plan}
+step_runs = [Run("alone"), *(Run(scheme) for scheme in PLANS)]
+rates = [min(factor * hidden["FSDP"], MAX_RATE) for factor in RATE_FACTORS] if hidden else []
+step_reports = {}
 with load.watch("section 4") as step_others:
     for rate in rates:
-        print(f"wires of {show_rate(rate)}: about 20 s", flush=True)
+        print(f"Wires of {show_rate(rate)}, {ROUNDS} launches: about 30 s", flush=True)
         with Testbed(2, rate) as wires:
-            found_at[rate] = measure(2, "alone", DDP, "FSDP", wires=wires)
+            step_reports[rate] = [
+                measure(2, step_runs, "--costs", wires=wires) for _ in range(ROUNDS)
+            ]
 
 # %%
-step_ms, foreseen = {}, {}  # by rate and way; predictions by the wire, and with the core
-for rate, found in found_at.items():
-    known = (parts_of(found), parts_of(found) | core_of(found))
-    foreseen[rate, "DDP"] = [1e3 * ddp_seconds(4, rate, parts) for parts in known]
-    foreseen[rate, "FSDP"] = [1e3 * fsdp_seconds(rate, parts) for parts in known]
-    for name, way in (("nothing sent", "alone"), ("DDP", DDP), ("FSDP", "FSDP")):
-        step_ms[rate, name] = milliseconds(found[way]["seconds"])
-rows = [
-    (show_rate(rate), name, *(f"{ms:.0f}" for ms in predicted), str(step_ms[rate, name]))
-    for (rate, name), predicted in foreseen.items()
-]
-of_fsdp = {}  # how many times as fast FSDP's steps are as DDP's, by rate
-if found_at:
-    heads = ("wire", "way", "by the wire, ms", "wire and core, ms", "measured")
-    display(markdown.table(heads, rows))
-for rate, found in found_at.items():
-    of_fsdp[rate] = ratio(*(1 / np.array(found[way]["seconds"]) for way in ("FSDP", DDP)))
-    by_wire, with_core = np.divide(foreseen[rate, "DDP"], foreseen[rate, "FSDP"])
-    print(f"{show_rate(rate)}: FSDP {of_fsdp[rate]} times as fast as DDP")
-    print(f"    predicted: {by_wire:.2f} by the wire, {with_core:.2f} by wire and core")
+step_ms, step_predictions = {}, {}
+for rate, reports in step_reports.items():
+    for run in step_runs:
+        step_ms[rate, run.scheme] = milliseconds(rounds_of(reports, step_runs, run))
+    for scheme, plan in PLANS.items():
+        name = f"{show_rate(rate)}, {scheme}"
+        step_predictions[rate, scheme] = predict(name, plan, reports, rate, step_ms[rate, scheme])
+if step_predictions:
+    tell_predictions(step_predictions.values())
 
 # %% jupyter={"source_hidden": true}
-if found_at:
-    figure, axes = plt.subplots(
-        1, len(rates), figsize=(4.5 * len(rates), 4), sharey=True, squeeze=False
-    )
+COMPARED = (("FSDP", "DDP"), ("FSDP", "ZeRO-1"))
+speedups, expected, right = {}, {}, 0
+for rate, reports in step_reports.items():
+    for one, other in COMPARED:
+        speeds = (1 / rounds_of(reports, step_runs, Run(scheme)) for scheme in (one, other))
+        speedups[rate, one, other] = gain = ratio(*speeds)
+        wire, core = (
+            step_predictions[rate, other][i].predicted / step_predictions[rate, one][i].predicted
+            for i in (0, 1)
+        )
+        expected[rate, one, other] = core
+        agrees = gain.faster == (core > 1) if gain.significant else gain.low <= core <= gain.high
+        right += agrees
+        print(
+            f"{show_rate(rate)}, {one} vs {other}: {Measured(*gain, '×')}, {gain.verdict}; ", end=""
+        )
+        print(f"predicted {wire:.2f}× by the wire alone, {core:.2f}× by wire and core")
+if speedups:
+    print(f"Wire and core predict which is faster in {right} of {len(speedups)} comparisons.")
+
+# %% jupyter={"source_hidden": true}
+if step_reports:
+    figure, axes = plt.subplots(1, len(rates), figsize=(11, 4.2), squeeze=False)
     for axis, rate in zip(axes[0], rates):
-        both = [(rate, name) for name in ("DDP", "FSDP")]
-        alone = step_ms[rate, "nothing sent"]
-        predicted = zip(*(foreseen[each] for each in both))
-        by_name = dict(zip(("the wire", "wire and core"), predicted))
-        draw_steps(axis, ("DDP", "FSDP"), [step_ms[each] for each in both], by_name, alone)
+        both = [step_predictions[rate, scheme] for scheme in PLANS]
+        wire, core = ([pair[i].predicted for pair in both] for i in (0, 1))
+        measured = [step_ms[rate, scheme] for scheme in PLANS]
+        draw_steps(axis, list(PLANS), measured, wire, core, step_ms[rate, "alone"])
         axis.set_title(show_rate(rate))
+        axis.set_ylim(bottom=0)
     axes[0][0].set_ylabel("time of a step (ms)")
-    figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside right upper")
-    figure.suptitle("Steps of DDP and FSDP on two nodes, with 95% intervals")
-    told = "; ".join(
-        f"{show_rate(rate)}, {name}: {step_ms[rate, name]}, predicted {wire:.0f} by the wire"
-        f" and {both:.0f} by wire and core"
-        for (rate, name), (wire, both) in foreseen.items()
+    figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
+    figure.suptitle("Steps on two nodes at three rates, with 95% intervals")
+    descriptions = [
+        f"{core}; by the wire alone {wire.predicted:.0f} ms"
+        for wire, core in step_predictions.values()
+    ]
+    plots.show(
+        figure,
+        alt=f"Time of a step. {'. '.join(descriptions)}.",
+        keep=results,
+        watched=[step_others],
     )
-    plots.show(figure, alt=f"Time of a step. {told}.", keep=results, watched=[step_others])
 
 # %% [markdown]
-# By the wire alone, both ways stop hiding at the same rate, nearly: FSDP sends half as much again, and has half as much
-# again to hide it behind. So on a fast network its memory would cost nothing, and on a wire so slow that hardly
-# anything is hidden, the price would be the half more.
-#
-# With the core, that may change. FSDP sends more messages and copies whole layers twice, and where a rank has one core,
-# that core does it. Which of the two predictions do your intervals agree with?
+# By the wire alone, DDP and FSDP stop being hidden at nearly the same rate: FSDP sends half as much again, and has half
+# as much again to hide it behind. So on a fast network its memory saving would be free. With the core, that can change:
+# FSDP makes three calls per layer where DDP makes a fraction of one, and if each rank has only one core, that core does
+# it all.
 
 # %% [markdown]
 # ## 5 · Which one?
 #
-# ### Exercise 5 · Choose
+# ### From which rate on?
 #
-# Write `choose(parameters, memory, ranks, rate, seconds)`: for a network of so many parameters in float32 with Adam, on
-# ranks with `memory` bytes each, wires of `rate` bits/s for each rank, and `seconds` of computing in a step. Leave out
-# what lasts for a moment only, and activations. The bytes that a rank holds, and sends in a step, for each parameter:
+# Let *S* be the seconds to send (n − 1)/n of the FP32 weights. By the wire alone, without headers, with *c* seconds of
+# computing, a third of it forward:
 #
-# | | holds | sends |
+# | | bytes held per weight | a step takes |
 # | --- | --- | --- |
-# | `"DDP"` | 16 | 2(n − 1)/n · 4 |
-# | `"ZeRO-1"` | 8 + 8/n | 2(n − 1)/n · 4 |
-# | `"FSDP"` | 16/n | 3(n − 1)/n · 4 |
+# | DDP | 16 | c/3 + the longer of 2c/3 and 2S |
+# | ZeRO-1, as yours | 8 + 8/n | c + 2S |
+# | FSDP | 16/n | the longer of c and 3S |
 #
-# Take a step to last as long as the longer of the two, computing and sending. Return a pair: the first way of the table
-# that fits into the memory, and the seconds of its step. If none fits, return `None`.
+# ### Exercise 5 · The crossover
+#
+# A network fits with the last two only. ZeRO-1 sends less, FSDP hides more: which is faster depends on the wire. Write
+# `crossover(parameters, ranks, seconds)`: return the rate, in bits/s, at which both take equally long, for this many
+# FP32 weights and seconds of computing. First decide: at that rate, is FSDP's step computing or sending?
 
 
 # %%
-def choose(parameters, memory, ranks, rate, seconds):
-    """Return the first way that fits and the seconds of its step, or None."""
+def crossover(parameters, ranks, seconds):
+    """Return the rate in bits/s of a rank's wire at which ZeRO-1 and FSDP are equally fast."""
     ### BEGIN SOLUTION
-    n = ranks
-    for way, held, passes in (("DDP", 16, 2), ("ZeRO-1", 8 + 8 / n, 2), ("FSDP", 16 / n, 3)):
-        if parameters * held <= memory:
-            sending = passes * (n - 1) / n * 4 * parameters * 8 / rate
-            return way, max(seconds, sending)
-    return None
+    # FSDP is sending there: hidden behind computing, it would be faster. So 3S = c + 2S, or S = c.
+    return (ranks - 1) / ranks * 4 * parameters * 8 / seconds
     ### END SOLUTION
 
 
 # %% tags=["nbval-check-output"]
-choose = check(5, choose)
+crossover = check(5, crossover)
+
+# %%
+if speedups:
+    turn = crossover(LAYERS * WIDTH**2, 2, computing)
+    print(
+        f"This lab's network, 2 nodes: FSDP should be faster than ZeRO-1 above {show_rate(turn)}."
+    )
+    for rate in rates:
+        gain = speedups[rate, "FSDP", "ZeRO-1"]
+        seen = "FSDP" if gain.faster else "ZeRO-1"
+        verdict = f"{seen} is faster" if gain.significant else gain.verdict
+        print(f"{show_rate(rate)}: expected {'FSDP' if rate > turn else 'ZeRO-1'}; {verdict}")
 
 # %% tags=["nbval-check-output"]
-# What, parameters, bytes of memory a rank, ranks, bits/s, seconds of computing in a step.
+# What, parameters, bytes of memory per rank, ranks, bits/s, seconds of computing in a step.
 CASES = (
     ("ResNet-50, 4 nodes, 10 Gbit/s", 25.6e6, 16e9, 4, 10e9, 2),
-    ("1 billion, 4 nodes, 10 Gbit/s", 1e9, 16e9, 4, 10e9, 10),
-    ("1 billion, 4 nodes of 12 GB", 1e9, 12e9, 4, 10e9, 10),
+    ("1 billion, 4 nodes of 12 GB, 10 Gbit/s", 1e9, 12e9, 4, 10e9, 10),
+    ("1 billion, 4 nodes of 12 GB, 1 Gbit/s", 1e9, 12e9, 4, 1e9, 10),
     ("7 billion, 8 ranks of 24 GB, 100 Gbit/s", 7e9, 24e9, 8, 100e9, 5),
     ("7 billion, 8 ranks of 24 GB, 10 Gbit/s", 7e9, 24e9, 8, 10e9, 5),
     ("70 billion, 8 ranks of 80 GB, 400 Gbit/s", 70e9, 80e9, 8, 400e9, 10),
 )
-for what, *case in CASES:
-    chosen = choose(*case)
-    told = f"{chosen[0]}, {chosen[1]:.1f} s a step" if chosen else "does not fit"
-    print(f"{what:42}{told}")
+for what, parameters, room, n, rate, seconds in CASES:
+    S = (n - 1) / n * 4 * parameters * 8 / rate
+    takes = {
+        "DDP": seconds / 3 + max(2 * seconds / 3, 2 * S),
+        "ZeRO-1": seconds + 2 * S,
+        "FSDP": max(seconds, 3 * S),
+    }
+    fits = [scheme for scheme in takes if parameters * FP32[scheme](n) <= room]
+    steps = ", ".join(f"{scheme} {takes[scheme]:.1f} s" for scheme in fits) or "nothing fits"
+    print(f"{what:42}{steps}")
 
 # %% [markdown]
-# Seven billion parameters on 8 ranks of 24 GB, as a sum on paper: DDP holds 112 GB on each rank, ZeRO-1 63, FSDP 14.
-# With 10 Gbit/s, FSDP sends for nearly a minute: then larger batches or
-# [**gradient accumulation**](../docs/glossary.md#gradient-accumulation) give the wire more computing to hide behind
-# (lab 08, section 8), or weights travel in bfloat16. Seventy billion don't fit even so: more ranks,
-# [**tensor parallelism**](../docs/glossary.md#tensor-parallelism) (lab 10, section 7), or a pipeline.
+# Seven billion parameters on 8 ranks: DDP would hold 112 GB on each, ZeRO-1 63, FSDP 14. On a slow wire, more computing
+# per gather helps, or BF16 on the wire, which halves the bytes.
 #
-# ## 6 · A pipeline
+# ### Micro-batches
 #
-# In [**pipeline parallelism**](../docs/glossary.md#pipeline-parallelism), each rank has some of the layers, and passes
-# its outputs on. Only activations travel, and those are few bytes. But while the first rank computes, the others wait.
-# So the batch is cut into *m* micro-batches that follow each other (GPipe, Huang et al. 2019,
-# [arXiv 1811.06965](https://arxiv.org/abs/1811.06965)). With *p* ranks, the share of the time in which a rank waits,
-# the *bubble*, is (p − 1)/(m + p − 1).
+# [**Gradient accumulation**](../docs/glossary.md#gradient-accumulation) sums the gradients of *k* micro-batches before
+# an update. With DDP, only the last one has to send. Under FSDP it saves far less: each micro-batch gathers the weights
+# twice. Sent per micro-batch, in units of (n − 1)/n of the weights' bytes:
 #
-# Stages sleep here instead of computing, so that four of them need no four cores. What is measured is the waiting.
+# | | by default | gradients once per *k* |
+# | --- | --- | --- |
+# | DDP | 2 | 2/k, with `no_sync` |
+# | FSDP | 3 | 2 + 1/k, with `set_requires_gradient_sync(False)` until the last |
+# | FSDP, `reshard_after_forward=False` | 2 | 1 + 1/k |
+#
+# The price: without synchronisation, each rank stores whole gradients; with `reshard_after_forward=False`, all weights
+# from the forward to the backward pass. Larger micro-batches cost activations instead.
 
-# %%
-# %%writefile work/pipeline.py
-"""Time a pipeline whose stages sleep in place of computing: python work/pipeline.py --help"""
+# %% [markdown]
+# ### Activations
+#
+# The backward pass needs the output of every layer. That memory grows with the micro-batch, and no scheme above shards
+# it. [**Activation checkpointing**](../docs/glossary.md#activation-checkpointing) stores every *k*-th output only, and
+# computes the others again, *k* layers at a time: about a third more computing. Counted (folded), on one rank:
 
-import argparse
-import json
-import time
-from pathlib import Path
-
-import numpy as np
-from mpi4py import MPI
-
-RANKS = MPI.COMM_WORLD
-BEFORE, AFTER = RANKS.rank - 1, RANKS.rank + 1
-
-
-def stage(source, goal, seconds):
-    """Receive a micro-batch, compute, send on; the first stage takes none, the last sends none."""
-    rows = np.zeros(1000, np.float32)
-    if 0 <= source < RANKS.size:
-        RANKS.Recv(rows, source)
-    time.sleep(seconds)
-    if 0 <= goal < RANKS.size:
-        RANKS.Send(rows, goal)
+# %% jupyter={"source_hidden": true}
+sys.path.insert(0, str(work.resolve()))
+import mlp
 
 
-def step(count, forward_s):
-    """Train one step of so many micro-batches: all forward, then all backward (GPipe)."""
-    for _ in range(count):
-        stage(BEFORE, AFTER, forward_s)
-    for _ in range(count):
-        stage(AFTER, BEFORE, 2 * forward_s)
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--counts", type=int, nargs="+", help="micro-batches in a step")
-    parser.add_argument("--forward", type=float, help="seconds of a stage, forward")
-    parser.add_argument("--rounds", type=int)
-    parser.add_argument("--out", default="work/pipeline.json")
-    args = parser.parse_args()
-    seconds = {count: [] for count in args.counts}
-    for _ in range(args.rounds):
-        for count in args.counts:
-            RANKS.Barrier()
-            begin = time.perf_counter()
-            step(count, args.forward)
-            seconds[count].append(RANKS.allreduce(time.perf_counter() - begin, MPI.MAX))
-    if RANKS.rank == 0:
-        Path(args.out).write_text(json.dumps(seconds))
-
-
-if __name__ == "__main__":
-    main()
-
-
-# %%
-bubbles = {}
-print(f"{len(STAGES)} pipelines, about 10 s each", flush=True)
-for p in STAGES:
-    run_ranks(
-        p,
-        "work/pipeline.py",
-        *("--counts", *MICRO_BATCHES, "--forward", STAGE_S, "--rounds", PIPELINE_ROUNDS),
-        env={"MPIR_CVAR_ENABLE_HEAVY_YIELD": 1, "MPIR_CVAR_POLLS_BEFORE_YIELD": 10},
-        threads=1,
-        show=False,
-    )
-    for count, seconds in json.loads((work / "pipeline.json").read_text()).items():
-        busy = 3 * STAGE_S * int(count)  # forward and backward of all micro-batches
-        bubbles[p, int(count)] = 1 - busy / float(np.median(seconds))
-
-
-def simulated_bubble(p, m):
-    """Return the share of the time that a rank waits, micro-batch by micro-batch."""
-    free = [0.0] * p  # when each stage is done with what it has
-    for order, spent in ((range(p), 1), (range(p)[::-1], 2)):
-        for _ in range(m):
-            arrives = 0.0
-            for stage in order:
-                arrives = free[stage] = max(free[stage], arrives) + spent
-    return 1 - 3 * m / max(free)
+def peak_outputs(every):
+    """Return the peak memory of a step that keeps every n-th output, in outputs of a layer."""
+    weights = mlp.random_weights(LAYERS, WIDTH)
+    x, target = mlp.share_of_batch(4 * ROWS, WIDTH, 0, 0, 1)
+    tracemalloc.start()
+    stored, output = {0: x}, x
+    for layer, weight in enumerate(weights, start=1):
+        output = mlp.forward(weight, output)
+        if layer % every == 0:
+            stored[layer] = output
+    _, error = mlp.loss_and_error(output, target)
+    del output
+    for first in range(LAYERS - every, -1, -every):
+        outputs, segment = [stored[first]], weights[first : first + every]
+        for weight in segment[:-1]:  # again
+            outputs.append(mlp.forward(weight, outputs[-1]))
+        outputs.append(stored.pop(first + every))
+        for weight, inputs in zip(reversed(segment), outputs[-2::-1]):
+            _, error = mlp.backward(weight, inputs, outputs.pop(), error)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return peak / x.nbytes
 
 
 rows = [
-    (str(p), str(m), f"{(p - 1) / (m + p - 1):.0%}", f"{simulated_bubble(p, m):.0%}", f"{got:.0%}")
-    for (p, m), got in bubbles.items()
+    (str(every), str(LAYERS // every + every - 1), f"{peak_outputs(every):.1f}")
+    for every in CHECKPOINTS
 ]
-display(markdown.table(("ranks", "micro-batches", "formula", "simulated", "measured"), rows))
+display(markdown.table(("kept: every …", "outputs, by formula", "peak, in outputs"), rows))
 
 # %% [markdown]
-# The measured bubble has what the formula leaves out: messages, and that a sleep ends late. Many micro-batches make the
-# bubble small. What do they cost? (Each is a smaller product: lab 02 shows what that does to speed. And the outputs of
-# all of them are kept until the backward pass.)
+# The formula: of L layers, L/k outputs stored and k − 1 computed again, with a minimum near k = √L. The peak also holds
+# errors and a layer's gradient.
+#
+# Larger runs also use *hybrid* sharding (HSDP), which shards within a node and replicates across nodes, and *sharded
+# checkpoints*: each rank writes its own shards (`torch.distributed.checkpoint`). Where nothing fits, add ranks,
+# [**tensor parallelism**](../docs/glossary.md#tensor-parallelism) (lab 10, section 7) or a pipeline.
+#
+# ## 6 · A pipeline, in one picture
+#
+# In [**pipeline parallelism**](../docs/glossary.md#pipeline-parallelism), each rank has some of the layers and passes
+# its outputs on. Only activations travel. But while the first rank computes, the others wait. So the batch is cut into
+# *m* micro-batches ([GPipe, Huang et al. 2019](https://arxiv.org/abs/1811.06965)). With *p* ranks, a rank idles for
+# (p − 1)/(m + p − 1) of the step: the *bubble*.
+
+# %% jupyter={"source_hidden": true}
+figure, axes = plt.subplots(2, 1, figsize=(10, 4.6), sharex=True)
+p, bubbles = 4, []
+for axis, m in zip(axes, (1, 4)):
+    free = [0.0] * p  # when each rank is done with what it has
+    for order, spent, color in ((range(p), 1, plots.SKY), (range(p)[::-1], 2, plots.ORANGE)):
+        for batch in range(m):
+            arrives = 0.0
+            for rank in order:
+                begin = max(free[rank], arrives)
+                arrives = free[rank] = begin + spent / m
+                label = ("forward" if spent == 1 else "backward") if rank + batch == 0 else None
+                axis.barh(rank, spent / m, left=begin, color=color, edgecolor="black", label=label)
+    bubbles.append(f"{m} micro-batch{'es' if m > 1 else ''}: {1 - 3 / max(free):.0%} idle")
+    axis.set(title=bubbles[-1], ylabel="rank", yticks=range(p))
+    axis.invert_yaxis()
+    axis.grid(visible=False)
+axes[0].legend(loc="lower left", ncols=2, fontsize=11)
+axes[1].set_xlabel("time, in forward passes of a whole batch through one rank")
+figure.suptitle(f"A pipeline of {p} ranks, calculated")
+plots.show(
+    figure,
+    alt=f"When each of {p} ranks computes, backward twice as long as forward. {bubbles}.",
+)
+
+# %% [markdown]
+# More micro-batches shrink the bubble, at the price of smaller matmuls and of all their outputs, stored until the
+# backward pass. The *1F1B* order starts backward passes earlier: the same bubble, fewer outputs.
 
 # %% [markdown]
 # ## 7 · The same in PyTorch
@@ -1478,76 +1746,88 @@ else:
 #
 # Answer each in a sentence or two, with what you saw above. The instructor's notebook has answers.
 #
-# 1. ZeRO-1 holds fewer bytes than DDP, sends as many, and computes fewer updates. What does it give up for that? Look
-#    at when its sending can begin.
-# 2. Which of the three would you take for ResNet-50 on four nodes, and why do many take FSDP all the same?
-# 3. Why does FSDP's memory not fall to 16/n on your machine? What would you change about the network to get nearer?
-# 4. A colleague puts each bias and each batch norm into a bucket of its own. What does it cost, by which part of the
-#    prediction?
+# 1. ZeRO-1 holds fewer bytes than DDP, sends as many, and computes fewer updates. What does it give up?
+# 2. Which of these would you choose for ResNet-50 on four nodes, and why do many choose FSDP anyway?
+# 3. Why doesn't FSDP's peak memory fall to 16/n on your machine? What would you change about the network?
+# 4. A colleague puts each bias into a bucket of its own. What does it cost, by which part of the prediction?
 # 5. With two nodes, an all-reduce sends the bytes of the weights once. With 64?
 
 # %% [markdown] tags=["instructor"]
 # <div class="alert alert-block alert-warning" style="color: black">
 #
-# **For the instructor.** Answers to the questions, timing, and what goes wrong.
+# **For the instructor.** Answers.
 #
-# ### Answers
-#
-# 1. Overlap: this ZeRO-1 begins to send when all gradients are there, and its all-gather must be done before the next
-#    forward pass. Real ones reduce-scatter in buckets during the backward pass, and gather layer by layer.
-# 2. DDP: it fits many times over, and is the simplest. FSDP is taken when the network will grow, or because one script
-#    serves both: its sending is hidden on fast networks.
-# 3. Whole layers: two of weights and some of gradients are there at the same time. More and smaller layers, or more
-#    ranks with the same layers, where the share of whole layers in the sum *grows*.
-# 4. `start` for each of them. Their bytes are nothing.
+# 1. Overlap: this ZeRO-1 begins to send when all gradients are ready, and its all-gather must be done before the next
+#    forward pass. Production versions reduce-scatter in buckets during the backward pass, and gather layer by layer.
+# 2. DDP: it fits many times over, and is the simplest. FSDP is chosen when the network will grow, or because one script
+#    serves both. Its sending is hidden on fast networks.
+# 3. Whole layers: two of weights and some of gradients exist at the same time, whatever the number of ranks. More and
+#    smaller layers help: the same weights, cut finer.
+# 4. `start` for each of them; their bytes are negligible.
 # 5. Nearly twice: 2(n − 1)/n of them.
 #
-# **Timing** Section 1 takes 8 minutes, 2 takes 22, 3 takes 12, 4 takes 26, 5 takes 10. Section 6 is for those who are
-# early, section 7 for rooms that have PyTorch. Exercise 2 is where people need help: let them write the loop without a
-# thread first, and only then replace the call by `submit`.
+# </div>
+
+# %% [markdown] tags=["instructor"]
+# <div class="alert alert-block alert-warning" style="color: black">
+#
+# **For the instructor.** Timing, and what goes wrong.
+#
+# **Timing** Exercise 2 is where people need help: let them write the loop without a thread first, and only then replace
+# the call by `submit`. Exercises 3 and 4 leave the collectives to the student; ask for the bytes of each choice. Short
+# of time? Section 6 is a picture, and the micro-batches of section 5 can be homework.
 #
 # **What goes wrong** Exercise 1: from the first layer to the last. Exercise 2: `result()` straight after `submit`
 # passes all tests of numbers, and hides nothing; the check sees it. Exercise 3: the sum instead of the mean hardly
-# changes what Adam does, as Adam divides by the gradient's size; the check looks at Adam's state. Exercise 4: the
-# padding stays in the result, or the rows of `cut` are mistaken for the layer's rows.
+# changes what Adam does, as Adam divides by the gradient's size; the check looks at Adam's state. An all-reduce gives
+# the right weights and too many bytes. Exercise 4: the padding stays in the result, or the rows of `cut` are mistaken
+# for the layer's rows. Exercise 5: FSDP taken as hidden at the crossover (3S = c): then ZeRO-1 is still slower there.
+#
+# **The predictions** By wire and core, look at the score that section 2 prints, not at single rows. Off by the same
+# share everywhere: the machine changed speed between the parts and the steps. With more cores than ranks, the two
+# predictions should agree.
 #
 # </div>
 
 # %% [markdown]
 # ## Remember
 #
-# - DDP is Horovod's all-reduce in buckets, while the backward pass goes on.
-# - All-reduce = reduce-scatter + all-gather. ZeRO-1 updates between the two: same bytes, 8 + 8/n instead of 16.
-# - FSDP keeps shares of everything, 16/n and a few layers, for half as many bytes again on the wire.
-# - Sending can hide behind computing. How much of it, can be counted before you buy a network; what the cores spend on
-#   it, has to be measured.
-# - The dialect changes, the sums stay.
+# - DDP is Horovod's all-reduce in buckets, overlapped with the backward pass. The best size depends on the network.
+# - All-reduce = reduce-scatter + all-gather. ZeRO-1 updates between the two: the same bytes, a sharded optimizer.
+# - FSDP shards everything: 16/n bytes per weight and a few whole layers, for half as many bytes again on the wire.
+#   Larger micro-batches hide them, accumulation hardly does.
+# - What the wire takes, you can calculate before you buy a network. What the cores spend on it, you have to measure.
+# - The API changes; the arithmetic doesn't.
 #
-# What was published, what you measured, and what the sums say:
+# What was published, what you measured, and what the formulas say:
 
 # %% jupyter={"source_hidden": true}
+PAPER = {"DDP": "16", "ZeRO-1": "4 + 12/n", "ZeRO-2": "2 + 14/n", "FSDP": "16/n"}
 rows = []
-for name in WAYS:
+for scheme in SCHEMES:
     n = COUNTED[-1]
-    limit = f"{FORMULAS[name][0](n):.1f} by the formula"
-    own = Measured(memory[name, n][1], unit="bytes", digits=1)
-    rows.append(
-        (f"{name}, {n} ranks: bytes of a weight, at the most", FORMULAS[name][1], own, limit)
-    )
-for name in WAYS:
-    own = Measured(sent[name, 2], unit="×") if sent else "not here: no wires"
-    limit = f"{SENT[name](2):.2f}× by the formula"
-    rows.append((f"{name}, 2 nodes: sent in a step, of the weights", "", own, limit))
-if of_buckets:
-    own = Measured(*of_buckets, "×")
-    limit = f"{predicted_buckets:.2f}× predicted"
-    rows.append(
-        ("steps a second, a bucket a layer over one for all", "", own, limit, bucket_others)
-    )
-for rate, times in of_fsdp.items():
-    limit = f"{foreseen[rate, 'DDP'][1] / foreseen[rate, 'FSDP'][1]:.2f}× predicted"
-    name = f"steps a second, FSDP over DDP, 2 nodes, {show_rate(rate)}"
-    rows.append((name, "", Measured(*times, "×"), limit, step_others))
+    limit = f"{FP32[scheme](n):.1f} by the formula for FP32"
+    own = Measured(memory[scheme, n][1], unit="bytes", digits=1)
+    published = f"{PAPER[scheme]}, mixed precision"
+    rows.append((f"{scheme}, {n} ranks: peak bytes per weight", published, own, limit))
+for scheme in SCHEMES:
+    own = Measured(sent[scheme, 2], unit="×") if sent else "not here: no wires"
+    limit = f"{SENT[scheme](2):.2f}× by the formula"
+    rows.append((f"{scheme}, 2 nodes: sent in a step, × the weights", "", own, limit))
+if bucket_rounds:
+    far = {run.layers: run for run in bucket_rounds if run.delay_ms == DELAYS_MS[-1]}
+    best, _ = best_buckets({run: bucket_rounds[run] for run in far.values()})
+    for other in {PER_BUCKET[0], PER_BUCKET[-1]} - {best}:
+        own = ratio(*(1 / bucket_rounds[far[layers]] for layers in (best, other)))
+        core = (
+            bucket_predictions[far[other]][1].predicted / bucket_predictions[far[best]][1].predicted
+        )
+        name = f"DDP with 1 ms of delay, {best} layers in a bucket vs {other}"
+        rows.append((name, "", Measured(*own, "×"), f"{core:.2f}× predicted", bucket_others))
+for (rate, one, other), gain in speedups.items():
+    name = f"{one} vs {other}, 2 nodes, {show_rate(rate)}"
+    limit = f"{expected[rate, one, other]:.2f}× predicted"
+    rows.append((name, "", Measured(*gain, "×"), limit, step_others))
 rows += results.handed_in(
     "7",
     *(
@@ -1558,7 +1838,7 @@ rows += results.handed_in(
 results.table("after the all-reduce", rows)
 
 # %% [markdown]
-# The formulas are those of [the ZeRO paper](https://arxiv.org/abs/1910.02054) for float32.
+# Published: [the ZeRO paper](https://arxiv.org/abs/1910.02054), for FP16 weights and gradients with an FP32 optimizer.
 #
 # Where you are on the way from the default to this machine's fastest setting, over all labs:
 
@@ -1566,5 +1846,5 @@ results.table("after the all-reduce", rows)
 ladder.show(results)
 
 # %% [markdown]
-# **Next:** this is the last lab. In a terminal, `./lab report` makes one page of all that you measured. Then start the
+# **Next:** this is the last lab. `./lab report` makes one page of all that you measured. Then start the
 # [welcome](00_welcome.ipynb) again on another machine, and compare.
