@@ -7,7 +7,7 @@
 # %% [markdown]
 # # 11 · After the all-reduce
 #
-# "And in PyTorch?" is what every class asks. Most of what labs 06 to 08 taught carries over, and this lab is the bridge.
+# "And in PyTorch?" is what every class asks. Most of what labs 06 to 08 taught carries over: this lab is the bridge.
 #
 # **You will** write the core of PyTorch's DDP, of ZeRO and of FSDP over MPI, in a few lines each. You count the bytes
 # they send and the memory they take, predict when sending stops being hidden behind computing, and measure it. Finally
@@ -55,7 +55,7 @@ ROWS = 4 if QUICK else 384  # of each rank in a step, where speed is measured
 COUNTED = (2,) if QUICK else (1, 2, 4)  # ranks whose memory and bytes are counted
 ROUNDS, STEPS = (2, 1) if QUICK else (6, 2)  # launches in sections 2 and 4; steps in each
 PER_BUCKET = (1, LAYERS) if QUICK else (1, 2, 4, 8, 16)  # layers in a bucket: section 2
-DELAYS_MS = (0.0, 1.0)  # added to each all-reduce: section 2
+DELAYS_MS = (0.0, 4.0)  # added to each all-reduce: section 2
 RATE_FACTORS = (1,) if QUICK else (0.25, 1, 4)  # of the rate that hides FSDP's sending: section 4
 MAX_RATE = 5e9  # bits/s of a wire here: beyond, the cores that send are the limit
 CHECKPOINTS = (1, 2) if QUICK else (1, 2, 4, 8)  # layers from one kept output to the next
@@ -365,6 +365,7 @@ import argparse
 import json
 import time
 import tracemalloc
+from functools import partial
 from importlib import import_module
 from itertools import cycle
 from pathlib import Path
@@ -378,7 +379,7 @@ from labkit.testbed import traffic
 RANKS = MPI.COMM_WORLD
 CLASSES = {"DDP": "own_ddp.DDP", "ZeRO-1": "own_zero1.ZeRO1", "FSDP": "own_fsdp.FSDP"}
 CLASSES["ZeRO-2"] = "zero2.ZeRO2"
-SENDS = 12  # of each kind, to measure what one takes
+SENDS = 16  # of a layer each, to measure what one takes
 
 
 class Distant(MPI.Intracomm):
@@ -429,22 +430,22 @@ def slowest(seconds):
     return RANKS.allreduce(float(seconds), MPI.MAX)
 
 
-def in_a_row(function):
+def in_a_row(function, count):
     """Return the seconds of a call, on ranks that begin together."""
     function()
     RANKS.Barrier()
     begin = time.perf_counter()
-    for _ in range(SENDS):
+    for _ in range(count):
         function()
-    return (time.perf_counter() - begin) / SENDS
+    return (time.perf_counter() - begin) / count
 
 
-def cost_of(send, model, compute):
+def cost_of(send, model, compute, count=SENDS):
     """Return the seconds of a send: alone, while this rank computes, and taken from computing."""
-    alone, busy = in_a_row(send), in_a_row(compute)
+    alone, busy = in_a_row(send, count), in_a_row(compute, SENDS)
     RANKS.Barrier()
     begin, ends, calls = time.perf_counter(), [], 0
-    futures = [model.sender.submit(send) for _ in range(SENDS)]
+    futures = [model.sender.submit(send) for _ in range(count)]
     futures[-1].add_done_callback(lambda _: ends.append(time.perf_counter()))
     while not futures[-1].done():
         compute()
@@ -452,32 +453,37 @@ def cost_of(send, model, compute):
     lost = time.perf_counter() - begin - calls * busy
     while not ends:
         time.sleep(0)
-    return [slowest(alone), slowest((ends[0] - begin) / SENDS), slowest(lost / SENDS)]
+    return [slowest(alone), slowest((ends[0] - begin) / count), slowest(lost / count)]
 
 
-def costs_of_sending(models, layers, width, rows):
-    """Return what the sends of each model cost, by name."""
+def costs_of_sending(models, args):
+    """Return the costs of a send by name and layers in it, and the seconds of a short one."""
     rng = np.random.default_rng(RANKS.rank)
-    gradients = list(rng.standard_normal((layers, width, width), np.float32))
-    x, error = rng.standard_normal((2, rows, width), np.float32)
+    gradients = list(rng.standard_normal((args.layers, args.width, args.width), np.float32))
+    x, output, error = rng.standard_normal((3, args.rows, args.width), np.float32)
     weight, costs = gradients[0].copy(), {}
-    numbers, which = cycle(range(layers)), cycle(gradients)
+    numbers, which = cycle(range(args.layers)), cycle(gradients)
 
     def compute():
-        forward(weight, x)
+        backward(weight, x, output, error)
 
-    if "DDP" in models:
-        model = models["DDP"]
-        model.ranks.delay_s = 0.0
-        costs["average"] = cost_of(lambda: model.average([next(which)]), model, compute)
-        costs["average all"] = cost_of(lambda: model.average(gradients), model, compute)
-    if "FSDP" in models:
-        fsdp = models["FSDP"]
-        costs["gather"] = cost_of(lambda: fsdp.gather(next(numbers)), fsdp, compute)
-        costs["scatter"] = cost_of(lambda: fsdp.scatter(next(which)), fsdp, compute)
+    if model := models.get("DDP"):
+        model.ranks.delay_s, costs["average"] = 0.0, {}
+        sizes = {in_bucket for scheme, in_bucket, _ in args.runs if scheme == "DDP"}
+        for size in sorted(sizes | {args.layers}):
+            batches = cycle([gradients[i : i + size] for i in range(0, args.layers, size)])
+            average = partial(lambda batches: model.average(next(batches)), batches)
+            costs["average"][size] = cost_of(average, model, compute, max(2, SENDS // size))
+    if model := models.get("FSDP"):
+        gather, scatter = (
+            (lambda: model.gather(next(numbers))),
+            (lambda: model.scatter(next(which))),
+        )
+        costs["gather"] = {1: cost_of(gather, model, compute)}
+        costs["scatter"] = {1: cost_of(scatter, model, compute)}
     number = np.zeros(1, np.float32)
-    costs["start"] = slowest(in_a_row(lambda: RANKS.Allreduce(MPI.IN_PLACE, number)))
-    return costs
+    start = slowest(in_a_row(lambda: RANKS.Allreduce(MPI.IN_PLACE, number), SENDS))
+    return {"costs": costs, "start": start}
 
 
 def train(model, args, number):
@@ -541,7 +547,7 @@ def main():
     if args.memory:
         report["memory"] = np.max(RANKS.allgather(tracemalloc.get_traced_memory()), axis=0).tolist()
     if args.costs:
-        report["costs"] = costs_of_sending(models, args.layers, args.width, args.rows)
+        report |= costs_of_sending(models, args)
     if RANKS.rank == 0:
         Path(args.out).write_text(json.dumps(report))
 
@@ -589,13 +595,13 @@ def parts_of(reports):
 
 def with_the_core(reports):
     """Return the measured times of a send: alone, while computing, and taken from computing."""
-    costs = {name: mean_of(reports, "costs", name) for name in reports[0]["costs"]}
 
     def times(send, size):
-        if send != "average":
-            return tuple(size * costs[send])
-        grows = (costs["average all"] - costs["average"]) / max(1, LAYERS - 1)
-        return tuple(costs["average"] + (size - 1) * grows)
+        sizes = reports[0]["costs"][send]
+        measured = [mean_of(reports, "costs", send, known) for known in sizes]
+        return tuple(
+            np.interp(size, [int(known) for known in sizes], part) for part in zip(*measured)
+        )
 
     return times
 
@@ -613,7 +619,7 @@ def rounds_of(reports, runs, run):
 
 def predict(name, plan, reports, rate, measured, delay=0.0):
     """Return the predictions of a step by the wire alone, and by wire and core."""
-    costs = (by_the_wire(rate, mean_of(reports, "costs", "start")), with_the_core(reports))
+    costs = (by_the_wire(rate, mean_of(reports, "start")), with_the_core(reports))
     seconds = [step_seconds(plan(parts_of(reports)), times, delay) for times in costs]
     return tuple(Prediction(name, 1e3 * each, measured) for each in seconds)
 
