@@ -55,7 +55,7 @@ ROWS = 4 if QUICK else 384  # of each rank in a step, where speed is measured
 COUNTED = (2,) if QUICK else (1, 2, 4)  # ranks whose memory and bytes are counted
 ROUNDS, STEPS = (2, 1) if QUICK else (6, 2)  # launches in sections 2 and 4; steps in each
 PER_BUCKET = (1, LAYERS) if QUICK else (1, 2, 4, 8, 16)  # layers in a bucket: section 2
-DELAYS_MS = (0.0, 4.0)  # added to each all-reduce: section 2
+DELAYS_MS = (0.0, 4.0)  # by which each all-reduce starts later: section 2
 RATE_FACTORS = (1,) if QUICK else (0.25, 1, 4)  # of the rate that hides FSDP's sending: section 4
 MAX_RATE = 5e9  # bits/s of a wire here: beyond, the cores that send are the limit
 CHECKPOINTS = (1, 2) if QUICK else (1, 2, 4, 8)  # layers from one kept output to the next
@@ -169,8 +169,8 @@ class Adam:
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
-# **Guess first.** Two nodes are so far apart that each all-reduce takes 1 ms longer to start. Which buckets make a step
-# fastest?
+# **Guess first.** Two nodes are 200 km apart: a message arrives 1 ms later, and an all-reduce, which waits for about
+# four in a row, 4 ms later. Which buckets make a step fastest?
 #
 # </div>
 
@@ -328,8 +328,7 @@ def by_the_wire(rate, start, n=2):
 
 
 # %% [markdown]
-# Folded: `step_seconds`, which goes through a plan, and the script that measures. It trains with several schemes
-# alternately, and counts seconds, bytes and memory. Each round is a fresh launch.
+# Folded: `step_seconds`, which goes through a plan, and the script that measures. Each round is a fresh launch.
 
 
 # %% jupyter={"source_hidden": true}
@@ -661,8 +660,8 @@ def draw_steps(axis, names, measured, wire, core, alone):
 
 
 # %% [markdown]
-# First the parts of a step, from ranks that run concurrently and send nothing. On a wire of the printed rate, sending
-# takes as long as the backward pass. That rate is used below.
+# First the parts of a step, from ranks that run concurrently and send nothing. The wires below have the printed rate,
+# at which sending takes as long as the backward pass.
 
 # %%
 hidden = {}  # bits/s at which sending takes as long as what can hide it, by scheme
@@ -748,7 +747,7 @@ if hidden:
             core,
             alone_ms,
         )
-        axis.set(xlabel="layers in a bucket", title=f"{ms:.0f} ms added to each all-reduce")
+        axis.set(xlabel="layers in a bucket", title=f"each all-reduce {ms:.0f} ms later")
         descriptions += [
             f"{both[1]}; by the wire alone {both[0].predicted:.0f} ms"
             for both in map(bucket_predictions.get, here)
@@ -766,7 +765,7 @@ if hidden:
 
 # %% [markdown]
 # One bucket for all layers can't leave before the last gradient is ready, so it hides nothing. A bucket for each layer
-# pays for `start` every time, which 1 ms of delay makes expensive. PyTorch's `bucket_cap_mb` is your `limit`.
+# pays for `start` every time, which a delay makes expensive. PyTorch's `bucket_cap_mb` is your `limit`.
 
 # %% [markdown]
 # ## 3 · ZeRO-1: shard the optimizer
@@ -775,9 +774,8 @@ if hidden:
 # [**ZeRO**](../docs/glossary.md#zero), stage 1 ([Rajbhandari et al. 2020](https://arxiv.org/abs/1910.02054)), a rank
 # stores the states of its shard of the weights, updates that shard and gathers the others.
 #
-# An all-reduce is a [**reduce-scatter**](../docs/glossary.md#reduce-scatter), after which each rank has its shard of
-# the sum, and an [**all-gather**](../docs/glossary.md#all-gather), after which each rank has all shards (lab 06,
-# section 2). ZeRO-1 puts the update between the two.
+# An all-reduce is a [**reduce-scatter**](../docs/glossary.md#reduce-scatter) and an
+# [**all-gather**](../docs/glossary.md#all-gather) (lab 06, section 2). ZeRO-1 puts the update between the two.
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
@@ -795,9 +793,8 @@ results.guess(3, "ZeRO-1 sends, compared with DDP", ..., choices=("less", "the s
 # %% [markdown]
 # ### Exercise 3 · Update a shard
 #
-# All weights are in one long array, `self.flat`, and this rank's gradients in another, `self.flat_gradient`. (The
-# layers' `self.weights` and `self.gradients` are views of them.) Both are padded with zeros: each rank has
-# `self.share` numbers, and the shard of rank *r* starts at `r * self.share`.
+# All weights are in one long array, `self.flat`, and this rank's gradients in another, `self.flat_gradient`. Both are
+# padded with zeros: each rank has `self.share` numbers, and the shard of rank *r* starts at `r * self.share`.
 #
 # Complete `update`. After it, all ranks have the same new weights. Each has computed its shard's update only, with
 # `self.state`, from the *mean* gradient, and has sent no more bytes than one all-reduce. Which collectives do you need,
@@ -910,8 +907,8 @@ results.guess(
 # %% [markdown]
 # ### Exercise 4 · Gather and scatter
 #
-# `self.shares[layer]` is this rank's shard of a layer's weights, in one dimension. `self.cut(array)` cuts an array into
-# rows of equal length, one for each rank, padded with zeros; row *r* is rank *r*'s shard. Write
+# `self.shares[layer]` is this rank's shard of a layer's weights, in one dimension. `self.cut(array)` returns an array
+# as rows, one for each rank, padded with zeros; row *r* is rank *r*'s shard. Write
 #
 # - `gather(layer)`: return the layer's whole weights, in their shape, `self.shapes[layer]`, and store nothing;
 # - `scatter(gradient)`: return this rank's shard of the *mean* over all ranks of a layer's gradient, in one dimension.
@@ -1079,9 +1076,9 @@ display(markdown.table(("", "ranks", "formula, FP32", "after a step", "peak"), r
 results.compare_guess(2, Measured(memory["ZeRO-1", COUNTED[-1]][0], unit="bytes", digits=1))
 
 # %% [markdown]
-# "After a step", gradients are dropped, except ZeRO-1's, which have a fixed array: DDP holds 4 bytes less than the
+# After a step, gradients are dropped, except in ZeRO-1, which has an array for them: DDP holds 4 bytes less than the
 # formula, ZeRO-2 and FSDP 4/n. The peak adds what lasts for a moment: DDP's buckets on their way, ZeRO-1's shard of the
-# means, whole layers of FSDP. Those layers take the same bytes on any number of ranks, and this network has few.
+# means, whole layers of FSDP, which take the same bytes on any number of ranks.
 #
 # ### What is on the wire?
 #
@@ -1240,8 +1237,7 @@ if step_reports:
 # %% [markdown]
 # By the wire alone, DDP and FSDP stop being hidden at nearly the same rate: FSDP sends half as much again, and has half
 # as much again to hide it behind. So on a fast network its memory saving would be free. With the core, that can change:
-# FSDP makes three calls per layer where DDP makes a fraction of one, and if each rank has only one core, that core does
-# it all.
+# FSDP makes three calls per layer, and where a rank has only one core, that core does it all.
 
 # %% [markdown]
 # ## 5 · Which one?
@@ -1310,8 +1306,7 @@ for what, parameters, room, n, rate, seconds in CASES:
     print(f"{what:42}{steps}")
 
 # %% [markdown]
-# Seven billion parameters on 8 ranks: DDP would hold 112 GB on each, ZeRO-1 63, FSDP 14. On a slow wire, more computing
-# per gather helps, or BF16 on the wire, which halves the bytes.
+# On a slow wire, more computing per gather helps, or BF16 on the wire, which halves the bytes.
 #
 # ### Micro-batches
 #
@@ -1325,7 +1320,7 @@ for what, parameters, room, n, rate, seconds in CASES:
 # | FSDP | 3 | 2 + 1/k, with `set_requires_gradient_sync(False)` until the last |
 # | FSDP, `reshard_after_forward=False` | 2 | 1 + 1/k |
 #
-# The price: without synchronisation, each rank stores whole gradients; with `reshard_after_forward=False`, all weights
+# The price: whole gradients on each rank until the last micro-batch; with `reshard_after_forward=False`, all weights
 # from the forward to the backward pass. Larger micro-batches cost activations instead.
 
 # %% [markdown]
@@ -1374,9 +1369,9 @@ display(markdown.table(("kept: every …", "outputs, by formula", "peak, in outp
 # The formula: of L layers, L/k outputs stored and k − 1 computed again, with a minimum near k = √L. The peak also holds
 # errors and a layer's gradient.
 #
-# Larger runs also use *hybrid* sharding (HSDP), which shards within a node and replicates across nodes, and *sharded
-# checkpoints*: each rank writes its own shards (`torch.distributed.checkpoint`). Where nothing fits, add ranks,
-# [**tensor parallelism**](../docs/glossary.md#tensor-parallelism) (lab 10, section 7) or a pipeline.
+# Larger runs also use *hybrid* sharding (HSDP: shards within a node, replicas across nodes) and *sharded checkpoints*
+# (each rank writes its shards). Where nothing fits, add ranks,
+# [**tensor parallelism**](../docs/glossary.md#tensor-parallelism) (lab 10) or a pipeline.
 #
 # ## 6 · A pipeline, in one picture
 #
@@ -1750,13 +1745,13 @@ else:
 # %% [markdown]
 # ## Questions
 #
-# Answer each in a sentence or two, with what you saw above. The instructor's notebook has answers.
+# Answer each in a sentence or two, with what you saw above.
 #
 # 1. ZeRO-1 holds fewer bytes than DDP, sends as many, and computes fewer updates. What does it give up?
 # 2. Which of these would you choose for ResNet-50 on four nodes, and why do many choose FSDP anyway?
 # 3. Why doesn't FSDP's peak memory fall to 16/n on your machine? What would you change about the network?
 # 4. A colleague puts each bias into a bucket of its own. What does it cost, by which part of the prediction?
-# 5. With two nodes, an all-reduce sends the bytes of the weights once. With 64?
+# 5. On two nodes, an all-reduce sends the bytes of the weights once. On 64?
 
 # %% [markdown] tags=["instructor"]
 # <div class="alert alert-block alert-warning" style="color: black">
@@ -1789,7 +1784,12 @@ else:
 # the right weights and too many bytes. Exercise 4: the padding stays in the result, or the rows of `cut` are mistaken
 # for the layer's rows. Exercise 5: FSDP taken as hidden at the crossover (3S = c): then ZeRO-1 is still slower there.
 #
-# **The predictions** By wire and core, look at the score that section 2 prints, not at single rows. Off by the same
+# </div>
+
+# %% [markdown] tags=["instructor"]
+# <div class="alert alert-block alert-warning" style="color: black">
+#
+# **For the instructor.** The predictions. By wire and core, look at the score that section 2 prints, not at single rows. Off by the same
 # share everywhere: the machine changed speed between the parts and the steps. With more cores than ranks, the two
 # predictions should agree.
 #
@@ -1798,7 +1798,7 @@ else:
 # %% [markdown]
 # ## Remember
 #
-# - DDP is Horovod's all-reduce in buckets, overlapped with the backward pass. The best size depends on the network.
+# - DDP is an all-reduce in buckets, overlapped with the backward pass. The best size depends on the network.
 # - All-reduce = reduce-scatter + all-gather. ZeRO-1 updates between the two: the same bytes, a sharded optimizer.
 # - FSDP shards everything: 16/n bytes per weight and a few whole layers, for half as many bytes again on the wire.
 #   Larger micro-batches hide them, accumulation hardly does.
@@ -1828,7 +1828,7 @@ if bucket_rounds:
         core = (
             bucket_predictions[far[other]][1].predicted / bucket_predictions[far[best]][1].predicted
         )
-        name = f"DDP with 1 ms of delay, {best} layers in a bucket vs {other}"
+        name = f"DDP, {DELAYS_MS[-1]:.0f} ms of delay, {best} layers in a bucket vs {other}"
         rows.append((name, "", Measured(*own, "×"), f"{core:.2f}× predicted", bucket_others))
 for (rate, one, other), gain in speedups.items():
     name = f"{one} vs {other}, 2 nodes, {show_rate(rate)}"
@@ -1844,9 +1844,8 @@ rows += results.handed_in(
 results.table("after the all-reduce", rows)
 
 # %% [markdown]
-# Published: [the ZeRO paper](https://arxiv.org/abs/1910.02054), for FP16 weights and gradients with an FP32 optimizer.
-#
-# Where you are on the way from the default to this machine's fastest setting, over all labs:
+# Published: [the ZeRO paper](https://arxiv.org/abs/1910.02054). Where you are on the way from the default to this
+# machine's fastest setting, over all labs:
 
 # %%
 ladder.show(results)
