@@ -636,9 +636,7 @@ def tell_predictions(predictions):
     if 3 * near_by_wire >= 2 * len(wire):
         print("The wire alone predicts most of these steps within 10%.")
     elif 3 * near >= 2 * len(core):
-        print(
-            "The wire's rate alone does not predict these steps. With the core, most are within 10%."
-        )
+        print("The wire alone does not predict these steps. With the core, most are within 10%.")
     else:
         print("Neither predicts most of these steps within 10%.")
 
