@@ -316,7 +316,8 @@ def ddp_plan(parts, layers):
         yield "compute", size * parts["update"] / LAYERS
 
 
-PASSES = {"average": 2, "gather": 1, "scatter": 1}  # of (n - 1)/n of the bytes over the wire
+# What a call sends, in units of (n - 1)/n of its layers' bytes.
+PASSES = {"average": 2, "exchange": 2, "gather": 1, "scatter": 1}
 
 
 def by_the_wire(rate, start, n=2):
@@ -471,10 +472,10 @@ def costs_of_sending(models, args):
     if model := models.get("DDP"):
         model.ranks.delay_s, costs["average"] = 0.0, {}
         sizes = {in_bucket for scheme, in_bucket, _ in args.runs if scheme == "DDP"}
-        for size in sorted(sizes | {args.layers}):
+        for size in sorted(sizes):
             batches = cycle([gradients[i : i + size] for i in range(0, args.layers, size)])
             average = partial(lambda batches: model.average(next(batches)), batches)
-            costs["average"][size] = cost_of(average, model, compute, max(2, SENDS // size))
+            costs["average"][size] = cost_of(average, model, compute, max(3, SENDS // size))
     if model := models.get("FSDP"):
         gather, scatter = (
             (lambda: model.gather(next(numbers))),
@@ -482,6 +483,15 @@ def costs_of_sending(models, args):
         )
         costs["gather"] = {1: cost_of(gather, model, compute)}
         costs["scatter"] = {1: cost_of(scatter, model, compute)}
+    if model := models.get("ZeRO-1"):
+        mine = np.empty(model.share, np.float32)
+
+        def exchange():
+            RANKS.Reduce_scatter_block(model.flat_gradient, mine)
+            RANKS.Allgather(MPI.IN_PLACE, model.flat)
+
+        seconds = slowest(in_a_row(exchange, 3))  # the rank computes nothing meanwhile
+        costs["exchange"] = {args.layers: [seconds, seconds, 0.0]}
     number = np.zeros(1, np.float32)
     start = slowest(in_a_row(lambda: RANKS.Allreduce(MPI.IN_PLACE, number), SENDS))
     return {"costs": costs, "start": start}
@@ -567,43 +577,32 @@ class Run(NamedTuple):
     delay_ms: float = 0.0
 
 
-# By default, MPICH polls while it waits. With one core per rank, that takes the core away from
-# the thread that computes. With these, a waiting rank sleeps: it changes the timings.
-SLEEP_WHILE_WAITING = {"MPIR_CVAR_ENABLE_HEAVY_YIELD": 1, "MPIR_CVAR_POLLS_BEFORE_YIELD": 1}
+# By default, MPICH polls without a pause while it waits. With one core per rank, that keeps the
+# core from the thread that computes. With these, it yields after 10 polls: the timings change.
+YIELD_WHILE_WAITING = {"MPIR_CVAR_ENABLE_HEAVY_YIELD": 1, "MPIR_CVAR_POLLS_BEFORE_YIELD": 10}
 
 
 def measure(n, runs, *options, wires=None, rows=ROWS, steps=STEPS):
     """Launch n ranks that train each run for some steps; return the script's report."""
     sizes = {"layers": LAYERS, "width": WIDTH, "rows": rows, "steps": steps}
     arguments = ["--runs", json.dumps(runs), *(f"--{name}={size}" for name, size in sizes.items())]
-    where = {"threads": 1, "env": SLEEP_WHILE_WAITING, "network": wires, "show": False}
+    where = {"threads": 1, "env": YIELD_WHILE_WAITING, "network": wires, "show": False}
     run_ranks(n, "work/sharded_steps.py", *arguments, *options, **where)
     return json.loads((work / "sharded_steps.json").read_text())
 
 
 # %% jupyter={"source_hidden": true}
-def mean_of(reports, *keys):
-    """Return the mean over launches of an entry of their reports."""
-    values = reports
-    for key in keys:
-        values = [value[key] for value in values]
-    return np.mean(values, axis=0)
-
-
-def parts_of(reports):
+def parts_of(report):
     """Return the seconds of a step's parts, from the run in which nothing is sent."""
-    return dict(zip(("forward", "backward", "update"), mean_of(reports, "parts").tolist()))
+    return dict(zip(("forward", "backward", "update"), report["parts"]))
 
 
-def with_the_core(reports):
+def with_the_core(report):
     """Return the measured times of a send: alone, while computing, and taken from computing."""
 
     def times(send, size):
-        sizes = reports[0]["costs"][send]
-        measured = [mean_of(reports, "costs", send, known) for known in sizes]
-        return tuple(
-            np.interp(size, [int(known) for known in sizes], part) for part in zip(*measured)
-        )
+        costs = {int(known): three for known, three in report["costs"][send].items()}
+        return tuple(np.interp(size, sorted(costs), three) for three in zip(*costs.values()))
 
     return times
 
@@ -620,10 +619,17 @@ def rounds_of(reports, runs, run):
 
 
 def predict(name, plan, reports, rate, measured, delay=0.0):
-    """Return the predictions of a step by the wire alone, and by wire and core."""
-    costs = (by_the_wire(rate, mean_of(reports, "start")), with_the_core(reports))
-    seconds = [step_seconds(plan(parts_of(reports)), times, delay) for times in costs]
-    return tuple(Prediction(name, 1e3 * each, measured) for each in seconds)
+    """Return the predictions of a step by the wire alone, and by wire and core.
+
+    Each launch gives a prediction, from what was measured in it; this is their geometric mean.
+    """
+    logs = []
+    for report in reports:
+        costs = by_the_wire(rate, report["start"]), with_the_core(report)
+        steps = [step_seconds(plan(parts_of(report)), times, delay) for times in costs]
+        logs.append(np.log(steps))
+    predicted = 1e3 * np.exp(np.mean(logs, axis=0))
+    return tuple(Prediction(name, float(ms), measured) for ms in predicted)
 
 
 def tell_predictions(predictions):
@@ -667,7 +673,7 @@ hidden = {}  # bits/s at which sending takes as long as what can hide it, by sch
 if not no_wires:
     print("The parts of a step: about 5 s", flush=True)
     with Testbed(2, "1 Gbit/s") as wires:
-        parts = parts_of([measure(2, [Run("alone")], wires=wires)])
+        parts = parts_of(measure(2, [Run("alone")], wires=wires))
     print(", ".join(f"{part} {1e3 * seconds:.1f} ms" for part, seconds in parts.items()))
     hidden["DDP"] = 8 * HEADERS * BYTES / parts["backward"]  # 2(n - 1)/n is 1 on two nodes
     print(f"{BYTES / 1e6:.1f} MB take as long as that backward pass at {show_rate(hidden['DDP'])}")
@@ -693,8 +699,9 @@ if hidden:
         bucket_predictions[run] = predict(
             name, plan, reports, rate, bucket_ms[run], run.delay_ms / 1e3
         )
-    alone, together, taken = (1e3 * each for each in with_the_core(reports)("average", 1))
-    on_wire, *_ = (1e3 * each for each in by_the_wire(rate, 0.0)("average", 1))
+    each_launch = [with_the_core(report)("average", 1) for report in reports]
+    alone, together, taken = 1e3 * np.median(each_launch, axis=0)
+    on_wire = 1e3 * by_the_wire(rate, 0.0)("average", 1)[0]
     print(f"The all-reduce of a layer: {on_wire:.1f} ms on the wire by its rate; measured")
     print(f"{alone:.1f} ms alone, {together:.1f} while computing, and {taken:.1f} taken from that.")
     print(f"A step with nothing sent: {alone_ms}")
@@ -1126,9 +1133,9 @@ if rows:
 
 # %%
 def zero1_plan(parts, n=2):
-    """Yield the actions of a ZeRO-1 step: a reduce-scatter and an all-gather are an all-reduce."""
+    """Yield the actions of a ZeRO-1 step: "exchange" is a reduce-scatter and an all-gather."""
     yield "compute", parts["forward"] + parts["backward"]
-    yield "send", 0, "average", LAYERS
+    yield "send", 0, "exchange", LAYERS
     yield "wait", 0
     yield "compute", parts["update"] / n
 
