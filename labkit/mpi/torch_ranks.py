@@ -73,7 +73,7 @@ def torchrun(ranks: int, script: str | Path, *args: object, timeout: float = 120
             [str(part) for part in command], own | {"OMP_NUM_THREADS": None}, timeout=timeout, separate_errors=True
         )
     if done.failure:
-        raise LabError("\n  ".join([f"torchrun: {done.failure}", *done.errors[-15:]]))
+        raise LabError("\n  ".join([f"torchrun: {done.failure}", *done.errors[:30]]))
     return done
 
 

@@ -11,7 +11,7 @@ from labkit.testbed import Testbed
 from labkit_author import sources
 
 MAGIC = "%%writefile "
-LAYERS, WIDTH, ROWS, STEPS = 3, 50, 12, 4  # rows of all ranks together
+LAYERS, WIDTH, ROWS, STEPS = 3, 50, 24, 4  # rows of all ranks together
 WAYS = ("DDP:20000", "ZeRO-1", "FSDP")
 
 
@@ -42,7 +42,7 @@ def train(folder: Path, ranks: int, *ways: str, testbed: Testbed | None = None, 
 
 def count_in_torch(folder: Path, ranks: int, testbed: Testbed | None = None, width: int = WIDTH) -> dict:
     """Return what torch_steps.py counts for each way of PyTorch, on `ROWS` rows in all."""
-    flags = {"layers": LAYERS, "width": width, "few": ROWS // ranks, "count": 2 * STEPS, "rounds": 0}
+    flags = {"layers": LAYERS, "width": width, "few": ROWS // ranks, "count": 2 * STEPS, "rows": 1, "rounds": 0}
     arguments = [f"--{name}={value}" for name, value in flags.items()] + ["--wires"] * bool(testbed)
     script, env = folder / "work" / "torch_steps.py", torch_ranks.variables(testbed)
     run_ranks(ranks, script, *arguments, threads=1, cwd=folder, env=env, network=testbed, show=False, timeout=200)
@@ -109,9 +109,9 @@ def test_the_first_bucket_of_ddp_holds_1_mib_unless_the_size_is_set(folder):
     assert counted["DDP"]["buckets"] == [2**20, (LAYERS - 1) * 2**20]
     assert counted["DDP, bucket_cap_mb=4"]["buckets"] == [LAYERS * 2**20]
     weights = LAYERS * 512**2
-    assert counted["DDP"]["most"] / weights == pytest.approx(20, rel=0.1)  # weights, gradients, bucket, Adam's two
-    without = counted["FSDP, 4 micro-batches, no sync"]["most"] - counted["FSDP, 4 micro-batches"]["most"]
-    assert without / weights > 1  # whole gradients
+    assert 20 < counted["DDP"]["most"] / weights < 24  # weights, gradients, buckets, Adam's two; and Gloo's own
+    whole_gradients = counted["FSDP, 4 micro-batches, no sync"]["most"] - counted["FSDP, 4 micro-batches"]["most"]
+    assert whole_gradients / weights > 0.5  # of the 4 - 4/n, some of which replace gathered weights at the peak
 
 
 def train_digits(folder: Path, out: Path, ranks: int, *arguments: object) -> dict:
