@@ -320,14 +320,14 @@ def ddp_plan(parts, layers):
 
 
 # What a call sends, in units of (n - 1)/n of its layers' bytes.
-PASSES = {"average": 2, "exchange": 2, "gather": 1, "scatter": 1}
+WIRE_PASSES = {"average": 2, "exchange": 2, "gather": 1, "scatter": 1}
 
 
 def by_the_wire(rate, start, n=2):
     """Return the wire-alone times of a send: alone, while computing, and taken from computing."""
 
     def times(send, size):
-        on_wire = PASSES[send] * (n - 1) / n * size * LAYER_BYTES * HEADERS * 8 / rate
+        on_wire = WIRE_PASSES[send] * (n - 1) / n * size * LAYER_BYTES * HEADERS * 8 / rate
         return start + on_wire, start + on_wire, 0.0
 
     return times
