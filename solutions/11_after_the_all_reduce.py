@@ -2201,6 +2201,7 @@ results.hand_in("7", *((*row, *torch_rows.get(row[0], missing)) for row in TORCH
 # 3. Why doesn't FSDP's peak memory fall to 16/n on your machine? What would you change about the network?
 # 4. A colleague puts each bias into a bucket of its own. What does it cost, by which part of the prediction?
 # 5. On two nodes, an all-reduce sends the bytes of the weights once. On 64?
+# 6. `no_sync` divides DDP's bytes by *k*. Why doesn't its counterpart do that for FSDP?
 
 # %% [markdown] tags=["instructor"]
 # <div class="alert alert-block alert-warning" style="color: black">
@@ -2215,6 +2216,8 @@ results.hand_in("7", *((*row, *torch_rows.get(row[0], missing)) for row in TORCH
 #    smaller layers help: the same weights, cut finer.
 # 4. `start` for each of them; their bytes are negligible.
 # 5. Nearly twice: 2(n − 1)/n of them.
+# 6. Each micro-batch still gathers all weights twice; only the averages are saved. In return, gradients stay whole on
+#    every rank until the last one: 4 bytes per weight instead of 4/n.
 #
 # </div>
 
