@@ -665,6 +665,7 @@ def draw_steps(axis, names, measured, wire, core, alone):
     axis.axhline(alone.value, color=plots.BLACK, **label)
     axis.set_xticks(place, names)
     axis.set_xlim(-0.5, len(names) - 0.5)
+    axis.set_ylim(0, 1.25 * max(*values[:, 0], *wire, *core))  # disturbed rounds have no end
 
 
 # %% [markdown]
@@ -758,13 +759,12 @@ if hidden:
             core,
             alone_ms,
         )
-        axis.set(xlabel="layers in a bucket", title=f"each all-reduce {ms:.0f} ms later")
+        axis.set(xlabel="layers in a bucket", title=f"{ms:.0f} ms of delay")
         descriptions += [
             f"{both[1]}; by the wire alone {both[0].predicted:.0f} ms"
             for both in map(bucket_predictions.get, here)
         ]
     axes[0].set_ylabel("time of a step (ms)")
-    axes[0].set_ylim(bottom=0)
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
     figure.suptitle("DDP steps on two nodes, with 95% intervals")
     plots.show(
@@ -1230,7 +1230,6 @@ if step_reports:
         measured = [step_ms[rate, scheme] for scheme in PLANS]
         draw_steps(axis, list(PLANS), measured, wire, core, step_ms[rate, "alone"])
         axis.set_title(show_rate(rate))
-        axis.set_ylim(bottom=0)
     axes[0][0].set_ylabel("time of a step (ms)")
     figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
     figure.suptitle("Steps on two nodes at three rates, with 95% intervals")
@@ -1408,12 +1407,12 @@ for axis, m in zip(axes, (1, 4)):
     axis.set(title=bubbles[-1], ylabel="rank", yticks=range(p))
     axis.invert_yaxis()
     axis.grid(visible=False)
-axes[0].legend(loc="lower left", ncols=2, fontsize=11)
+axes[1].legend(loc="lower right", ncols=2)
 axes[1].set_xlabel("time, in forward passes of a whole batch through one rank")
 figure.suptitle(f"A pipeline of {p} ranks, calculated")
 plots.show(
     figure,
-    alt=f"When each of {p} ranks computes, backward twice as long as forward. {bubbles}.",
+    alt=f"When {p} ranks compute, backward twice as long as forward: {', '.join(bubbles)}.",
 )
 
 # %% [markdown]
