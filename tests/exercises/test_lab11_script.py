@@ -1,4 +1,4 @@
-"""Lab 11's own scripts on ranks: all ways learn the same, PyTorch too, and the wires carry what the lab says."""
+"""Lab 11's own scripts on ranks: all schemes learn the same, PyTorch too, and the wires carry what the lab says."""
 
 import ast
 import json
@@ -12,7 +12,7 @@ from labkit_author import sources
 
 MAGIC = "%%writefile "
 LAYERS, WIDTH, ROWS, STEPS = 3, 50, 24, 4  # rows of all ranks together
-WAYS = ("DDP:20000", "ZeRO-1", "FSDP")
+SCHEMES = ("DDP", "ZeRO-1", "ZeRO-2", "FSDP")
 
 
 @pytest.fixture(scope="module")
@@ -31,13 +31,15 @@ def folder(tmp_path_factory):
     return folder
 
 
-def train(folder: Path, ranks: int, *ways: str, testbed: Testbed | None = None, width: int = WIDTH) -> dict:
-    """Return what sharded_steps.py finds in one round, after the first."""
-    flags = {"layers": LAYERS, "width": width, "rows": ROWS // ranks, "rounds": 1, "steps": STEPS}
-    arguments = [f"--{name}={value}" for name, value in flags.items()] + ["--wires"] * bool(testbed)
+def train(folder: Path, ranks: int, *schemes: str, testbed: Testbed | None = None, width: int = WIDTH) -> dict:
+    """Return the report of sharded_steps.py; of the lists in it, by scheme."""
+    flags = {"layers": LAYERS, "width": width, "rows": ROWS // ranks, "steps": 2 * STEPS - 1}
+    arguments = [f"--{name}={value}" for name, value in flags.items()] + ["--wires", "--costs"] * bool(testbed)
+    runs = json.dumps([(scheme, 2, 0.0) for scheme in schemes])
     script = folder / "work" / "sharded_steps.py"
-    run_ranks(ranks, script, *arguments, "--ways", *ways, threads=1, cwd=folder, network=testbed, show=False)
-    return json.loads((folder / "work" / "sharded_steps.json").read_text())
+    run_ranks(ranks, script, *arguments, "--runs", runs, threads=1, cwd=folder, network=testbed, show=False)
+    report = json.loads((folder / "work" / "sharded_steps.json").read_text())
+    return report | {key: dict(zip(schemes, report[key], strict=True)) for key in ("seconds", "sent", "losses")}
 
 
 def count_in_torch(folder: Path, ranks: int, testbed: Testbed | None = None, width: int = WIDTH) -> dict:
@@ -58,13 +60,13 @@ def lab_cell(text: str) -> dict:
     return names
 
 
-def test_all_ways_learn_the_same_on_any_number_of_ranks(folder):
-    alone = train(folder, 1, WAYS[0])[WAYS[0]]["losses"]
+def test_all_schemes_learn_the_same_on_any_number_of_ranks(folder):
+    alone = train(folder, 1, "alone")["losses"]["alone"]
     assert sum(alone[STEPS:]) < sum(alone[:STEPS])  # each step has other rows
     for ranks in (2, 3):
-        found = train(folder, ranks, *WAYS)
-        for way in WAYS:
-            assert found[way]["losses"] == pytest.approx(alone, rel=1e-5)
+        losses = train(folder, ranks, *SCHEMES)["losses"]
+        for scheme in SCHEMES:
+            assert losses[scheme] == pytest.approx(alone, rel=1e-5), scheme
 
 
 @pytest.mark.usefixtures("wires_can_be_made")
@@ -73,16 +75,42 @@ def test_the_wires_carry_what_the_formulas_say(folder, ranks):
     width = 256
     share, weights = (ranks - 1) / ranks, 4 * LAYERS * width**2
     with Testbed(ranks, "1 Gbit/s") as testbed:
-        found = train(folder, ranks, *WAYS, testbed=testbed, width=width)
-    for way, times in zip(WAYS, (2, 2, 3 - 1 / LAYERS), strict=True):
-        assert found[way]["sent"] == pytest.approx(times * share * weights, rel=0.03)
+        report = train(folder, ranks, *SCHEMES, testbed=testbed, width=width)
+    for scheme, passes in zip(SCHEMES, (2, 2, 2, 3 - 1 / LAYERS), strict=True):
+        assert report["sent"][scheme] == pytest.approx(passes * share * weights, rel=0.03), scheme
+    sizes = {name: [int(size) for size in costs] for name, costs in report["costs"].items()}
+    assert sizes == {"average": [2], "gather": [1], "scatter": [1], "exchange": [LAYERS]}
+    for costs in report["costs"].values():
+        for alone, together, _ in costs.values():
+            assert alone > 0
+            assert together > 0
+
+
+@pytest.mark.parametrize(
+    ("plan", "seconds"),
+    [
+        ([("compute", 3.0)], 3),
+        ([("send", 0, "s", 1), ("wait", 0)], 2),  # alone
+        ([("send", 0, "s", 1), ("send", 1, "s", 1), ("wait", 1)], 4),  # one after the other
+        ([("send", 0, "s", 1), ("compute", 3.0), ("wait", 0)], 4),  # at 3/4 of the speed, for as long as the send takes
+        ([("send", 0, "s", 1), ("compute", 6.0), ("wait", 0)], 7),  # the rest at full speed
+        ([("send", 0, "s", 1), ("compute", 1.5), ("wait", 0)], 3),  # half of the send is left, alone
+        ([("compute", 1.0), ("send", 0, "s", 1), ("compute", 0.0), ("wait", 0), ("wait", 0)], 3),
+    ],
+)
+def test_a_plan_takes_what_its_sends_and_its_computing_take(plan, seconds):
+    step_seconds = lab_cell("def step_seconds")["step_seconds"]
+    assert step_seconds(plan, lambda send, size: (2.0, 4.0, 1.0)) == pytest.approx(seconds)
+    later = 0.5 * any(action == "send" for action, *_ in plan)
+    free = step_seconds(plan, lambda send, size: (2.0, 2.0, 0.0))
+    assert free <= step_seconds(plan, lambda send, size: (2.0, 2.0, 0.0), delay=0.5) <= free + 2 * later
 
 
 @pytest.mark.usefixtures("pytorch_is_here")
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_pytorch_learns_the_same(folder, ranks):
     """In each way that averages float32: rows that are split into micro-batches change nothing either."""
-    own = train(folder, ranks, WAYS[0])[WAYS[0]]["losses"]
+    own = train(folder, ranks, "DDP")["losses"]["DDP"]
     counted = count_in_torch(folder, ranks)
     assert len(counted) == 10
     for way in counted.keys() - {"nothing sent", "FSDP, bfloat16"}:
