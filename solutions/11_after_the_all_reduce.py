@@ -635,7 +635,7 @@ def predict(name, plan, reports, rate, measured, delay=0.0):
     return tuple(Prediction(name, float(ms), measured) for ms in predicted)
 
 
-def tell_predictions(predictions):
+def print_predictions(predictions):
     """Print predictions by wire and core, and the score of both."""
     wire, core = zip(*predictions)
     print(*core, sep="\n")
@@ -709,7 +709,7 @@ if hidden:
     print(f"The all-reduce of a layer: {on_wire:.1f} ms on the wire by its rate; measured")
     print(f"{alone:.1f} ms alone, {together:.1f} while computing, and {taken:.1f} taken from that.")
     print(f"A step with nothing sent: {alone_ms}")
-    tell_predictions(bucket_predictions.values())
+    print_predictions(bucket_predictions.values())
 
 
 # %% jupyter={"source_hidden": true}
@@ -1198,7 +1198,7 @@ for rate, reports in step_reports.items():
         name = f"{show_rate(rate)}, {scheme}"
         step_predictions[rate, scheme] = predict(name, plan, reports, rate, step_ms[rate, scheme])
 if step_predictions:
-    tell_predictions(step_predictions.values())
+    print_predictions(step_predictions.values())
 
 # %% jupyter={"source_hidden": true}
 COMPARED = (("FSDP", "DDP"), ("FSDP", "ZeRO-1"))
