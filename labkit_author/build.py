@@ -12,8 +12,9 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 
+from labkit.display import machines
 from labkit.system import files, paths
-from labkit_author import machines, minutes, sources
+from labkit_author import minutes, sources
 from labkit_author.execution import with_outputs_of
 from labkit_author.notebooks import INSTRUCTOR, TIMES, dumps, write_changed
 

@@ -7,17 +7,16 @@
 # %% [markdown]
 # # 11 · After the all-reduce
 #
-# Horovod's last release is of June 2023. "And in PyTorch?" is what every room asks. What labs 06 to 08 taught carries
-# over; this lab is the bridge.
+# "And in PyTorch?" is what every class asks. Most of what labs 06 to 08 taught carries over: this lab is the bridge.
 #
-# **You will** write what PyTorch's DDP, ZeRO and FSDP do, a few lines each, over MPI. You count the bytes that each of
-# them sends on wires, and the memory that it takes. You predict when sending is no longer hidden, and measure it. Then
-# you run the same in PyTorch, and compare it with your own.
+# **You will** write the core of PyTorch's DDP, of ZeRO and of FSDP over MPI, in a few lines each. You count the bytes
+# they send and the memory they take, predict when sending stops being hidden behind computing, and measure it. Finally
+# you run the same network in PyTorch.
 #
 # **Time** {minutes}
 #
-# **Connects to** lab 06, whose all-reduce it takes apart; lab 07, whose script it translates; lab 10, which splits a
-# layer over ranks.
+# **Connects to** lab 06, whose all-reduce this lab takes apart; lab 07, whose script it translates; lab 10, which
+# splits a layer over ranks.
 
 # %% tags=["parameters"]
 QUICK = False  # small runs, as the tests make them
@@ -30,14 +29,21 @@ check, results, machine, work = open_lab("11", globals())
 # %%
 import inspect
 import json
+import sys
+import tracemalloc
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import matplotlib.pyplot as plt
 import numpy as np
-from IPython.display import display
+from IPython.display import Markdown, display
 
 from labkit.display import ladder, markdown, plots
+from labkit.display.consistency import Prediction, score
+from labkit.display.machines import table as table_of_machines
 from labkit.display.measured import Measured
+from labkit.exercises import catalogue
 from labkit.mpi import run_ranks, torch_ranks
 from labkit.system import load
 from labkit.system.statistics import interval, ratio
@@ -47,49 +53,53 @@ from labkit.testbed.units import show_rate
 # %%
 # How much this lab measures: change it here. The first of two sizes is that of a small run.
 LAYERS, WIDTH = (4, 64) if QUICK else (16, 512)  # of the network
-ROWS = 4 if QUICK else 384  # of a rank in a step, where speed is measured
+ROWS = 4 if QUICK else 384  # of each rank in a step, where speed is measured
 COUNTED = (2,) if QUICK else (1, 2, 4)  # ranks whose memory and bytes are counted
-ROUNDS, STEPS = (2, 1) if QUICK else (6, 3)  # sections 2 and 4; steps in each round
-PER_BUCKET = (1, LAYERS) if QUICK else (1, 2, 4, 8, 16)  # layers in a bucket: section 2
-MOST_RATE = 5e9  # bits/s of a wire here: beyond, the cores that send are the limit
-STAGES, STAGE_S = ((2,), 0.002) if QUICK else ((2, 4), 0.01)  # section 6
-MICRO_BATCHES, PIPELINE_ROUNDS = ((1, 4), 2) if QUICK else ((1, 2, 4, 8, 16), 5)
-MNIST_DIGITS = 512 if QUICK else 4_000  # section 7
+ROUNDS, STEPS = (2, 1) if QUICK else (6, 2)  # launches in sections 2 and 4; steps in each
+PER_BUCKET = (
+    (1, LAYERS // 2, LAYERS) if QUICK else (1, 2, 4, 8, 16)
+)  # layers in a bucket: section 2
+DELAYS_MS = (0.0, 4.0)  # by which each all-reduce starts later: section 2
+RATE_FACTORS = (1,) if QUICK else (0.25, 1, 4)  # of the rate that hides FSDP's sending: section 4
+MAX_RATE = 5e9  # bits/s of a wire here: beyond, the cores that send are the limit
+CHECKPOINTS = (1, 2) if QUICK else (1, 2, 4, 8)  # layers from one kept output to the next
+TORCH_ROUNDS, TORCH_STEPS = (2, 1) if QUICK else (6, 2)  # section 7
+MNIST_DIGITS, SCRIPT_ROUNDS = (512, 1) if QUICK else (2_560, 6)  # section 7
 
 LAYER_BYTES = 4 * WIDTH**2
 BYTES = LAYERS * LAYER_BYTES  # of all weights, and of all gradients
-no_wires = obstacle()  # why this machine can make no wires; empty if it can
+HEADERS = 1514 / 1448  # bytes on the wire for a byte of payload: Ethernet, IP, TCP (lab 06)
+no_wires = obstacle()  # why this machine can't emulate wires; empty if it can
 if no_wires:
     print(f"Nothing is sent over wires here: {no_wires}")
 
 # %% [markdown]
-# ## 1 · One thing in three dialects
+# ## 1 · Three APIs for the same steps
 #
-# What became of Horovod? Release 0.28.1 of [June 2023](https://pypi.org/project/horovod/#history) was the last. Its
-# repository got about nine changes a year in 2024 and 2025.
-# [Lightning](https://github.com/Lightning-AI/pytorch-lightning/pull/16150) took its support out at the end of 2022,
-# [Ray](https://github.com/ray-project/ray/issues/49454) in 2025. With TensorFlow after 2.16 it runs only with
-# [changes](https://github.com/horovod/horovod/pull/4302) that nobody merged; this kit makes them when it compiles it.
-# Who starts today takes PyTorch, or JAX.
-#
-# The six steps of lab 07 are the same in each:
+# What became of Horovod? Release 0.28.1 of [June 2023](https://pypi.org/project/horovod/#history) was the last.
+# [Lightning](https://github.com/Lightning-AI/pytorch-lightning/pull/16150) removed its support at the end of 2022,
+# [Ray](https://github.com/ray-project/ray/issues/49454) in 2025. With TensorFlow after 2.16 it needs
+# [patches](https://github.com/horovod/horovod/pull/4302) that were never merged; this kit applies them. New projects
+# use PyTorch or JAX.
+
+# %% [markdown]
+# The six steps of lab 07 exist in all three (the learning rate of step 3 stays yours):
 #
 # | step | Horovod, TensorFlow | PyTorch, DDP | JAX |
 # | --- | --- | --- | --- |
-# | 1 who am I? | `hvd.init()` | `init_process_group("gloo")` | `jax.distributed.initialize()` |
-# | 2 one device a rank | `mpirun -bind-to` | `torchrun`, `set_num_threads` | `jax.make_mesh` |
-# | 3 my share of the data | yours | `DistributedSampler` | `make_array_from_process_local_data` |
-# | 3 learning rate, steps | yours | yours | yours |
-# | 4 average the gradients | `DistributedGradientTape` | done by the wrapped network | the compiler does |
-# | 5 equal start | `broadcast_variables` | done by wrapping it | `device_put`, replicated |
+# | 1 rank and size | `hvd.init()` | `init_process_group("gloo")` | `jax.distributed.initialize()` |
+# | 2 cores or a GPU each | `mpirun -bind-to` | `torchrun`, `set_num_threads` | one process per host |
+# | 3 the rank's data | yours | `DistributedSampler` | `make_array_from_process_local_data` |
+# | 4 average the gradients | `DistributedGradientTape` | the wrapped network | the compiler |
+# | 5 equal start | `broadcast_variables` | wrapping the network | `device_put`, replicated |
 # | 6 one writer | `if rank == 0` | `if rank == 0` | `if process_index() == 0` |
 #
-# One line of the table is the subject of this lab: step 4. Horovod and DDP average gradients by an
-# [**all-reduce**](../docs/glossary.md#all-reduce). What they do around it, and what came after it, you can write
-# yourself: with NumPy, so that nothing is hidden.
-#
-# This is the network: square layers with ReLU, gradients by hand, and Adam. Adam keeps two numbers for each weight. So
-# a weight has 16 bytes: 4 for itself, 4 for its gradient, 8 for Adam. Keep that sum in mind.
+# This lab is about step 4. Horovod and DDP average gradients with an
+# [**all-reduce**](../docs/glossary.md#all-reduce). You will write what they do around it, and what came after it.
+
+# %% [markdown]
+# This is the network: square layers with ReLU, gradients by hand, and Adam. Adam stores two numbers per weight, so a
+# weight needs 16 bytes: 4 for itself, 4 for its gradient, 8 for Adam.
 
 # %%
 # %%writefile work/mlp.py
@@ -97,7 +107,7 @@ if no_wires:
 
 import numpy as np
 
-PIECE = 65_536  # weights that Adam updates at a time, so that what it computes with stays small
+PIECE = 65_536  # weights that Adam updates at a time, so that its temporary arrays stay small
 
 
 def random_weights(layers, width):
@@ -107,7 +117,7 @@ def random_weights(layers, width):
 
 
 def share_of_batch(rows, width, step, rank, size):
-    """Return a rank's inputs and targets for a step, (rows, width) each; no two have the same."""
+    """Return a rank's own inputs and targets for a step, (rows, width) each."""
     inputs = np.random.default_rng([1, step]).standard_normal((rows * size, width), np.float32)
     mine = inputs[rank * rows : (rank + 1) * rows]
     return mine, np.abs(mine[:, ::-1])
@@ -119,7 +129,7 @@ def forward(weight, x):
 
 
 def backward(weight, x, output, error):
-    """Return the gradient of a layer's weights, and the error at its input, from its output's."""
+    """Return the gradient of a layer's weights and the error at its input, from its output's."""
     error = error * (output > 0)
     return x.T @ error, error @ weight.T
 
@@ -131,7 +141,7 @@ def loss_and_error(output, target):
 
 
 class Adam:
-    """The state of Adam for so many weights: two more numbers for each."""
+    """Adam's state for `size` weights: two numbers for each."""
 
     def __init__(self, size, rate=1e-3):
         self.rate, self.steps = rate, 0
@@ -151,53 +161,53 @@ class Adam:
 
 
 # %% [markdown]
-# `backward` works on one layer. A training step calls `forward` from the first layer to the last, and `backward` from
+# `backward` handles one layer. A training step calls `forward` from the first layer to the last, and `backward` from
 # the last to the first. So the gradient of the *last* layer is ready first.
 #
 # ## 2 · DDP: send while you compute
 #
-# PyTorch's [**DDP**](../docs/glossary.md#ddp), `DistributedDataParallel`, is
-# [**data parallelism**](../docs/glossary.md#data-parallelism) as Horovod's: each rank has all weights, and a share of
-# the batch. Gradients are averaged in [**buckets**](../docs/glossary.md#bucket): as soon as the gradients of a few
-# layers are ready, one all-reduce starts for all of them, while the
-# [**backward pass**](../docs/glossary.md#backward-pass) goes on. Horovod's name for it is *fusion*.
+# PyTorch's [**DDP**](../docs/glossary.md#ddp), `DistributedDataParallel`, does
+# [**data parallelism**](../docs/glossary.md#data-parallelism) as Horovod does: each rank has all weights and a share of
+# the batch. It averages gradients in [**buckets**](../docs/glossary.md#bucket): when the gradients of a few layers are
+# ready, one all-reduce starts for all of them, while the [**backward pass**](../docs/glossary.md#backward-pass)
+# continues.
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
-# **Guess first.** Which buckets make a step the fastest on a wire: one for each layer, or one for all layers? And how
-# many times as fast is it as the other?
+# **Guess first.** Two nodes are 200 km apart: a message arrives 1 ms later, and an all-reduce, which waits for about
+# four in a row, 4 ms later. Which buckets make a step fastest?
 #
 # </div>
 
 # %%
 results.guess(
-    1, "the faster buckets", ..., choices=("a layer each", "one for all", "no difference")
+    1, "the fastest buckets", ..., choices=("a layer each", "one for all", "something in between")
 )
 
 # %% [markdown]
 # ### Exercise 1 · Buckets
 #
-# Write `buckets(sizes, limit)`. `sizes` has the bytes of each layer's gradient, from the first layer to the last, and
-# `limit` the bytes that a bucket may hold. Return a list of buckets; a bucket is a list of layers' numbers.
+# Write `buckets(sizes, limit)`. `sizes` lists the bytes of each layer's gradient, from the first layer to the last.
+# `limit` is the number of bytes that a bucket may hold. Return a list of buckets; a bucket is a list of layer numbers.
 #
-# - Layers stand in the order in which their gradients become ready.
-# - Each bucket is filled with what comes next, as long as it stays within `limit`.
-# - A layer that is larger than `limit` has a bucket of its own. No bucket is empty.
+# - Layers come in the order in which their gradients become ready.
+# - Each bucket takes the next layers as long as it stays within `limit`. No bucket is empty.
+# - A layer larger than `limit` gets a bucket of its own.
 #
-# With `sizes` of `[3, 3, 4, 9]` and a limit of 7, it is `[[3], [2, 1], [0]]`.
+# With `sizes` of `[3, 3, 4, 9]` and a limit of 7, the result is `[[3], [2, 1], [0]]`.
 
 
 # %%
 def buckets(sizes, limit):
     """Return lists of layer numbers, from the last layer to the first."""
     ### BEGIN SOLUTION
-    made = []
+    full = []
     for layer in reversed(range(len(sizes))):
-        if made and sum(sizes[each] for each in made[-1]) + sizes[layer] <= limit:
-            made[-1].append(layer)
+        if full and sum(sizes[other] for other in full[-1]) + sizes[layer] <= limit:
+            full[-1].append(layer)
         else:
-            made.append([layer])
-    return made
+            full.append([layer])
+    return full
     ### END SOLUTION
 
 
@@ -209,20 +219,19 @@ buckets = check(1, buckets)
 print(buckets([LAYER_BYTES] * LAYERS, 4 * LAYER_BYTES))
 
 # %% [markdown]
-# ### Exercise 2 · A step of DDP
+# ### Exercise 2 · A DDP step
 #
-# `average` waits until the sum is there. Called in a second thread, the first can go on computing:
-# `future = self.sender.submit(self.average, gradients)` returns at once, and `future.result()` waits for what `average`
-# returns. The thread takes one call after the other, in the order of `submit`. (NumPy and mpi4py let other threads run
-# while they compute and wait.)
+# `average` blocks until the sum is there. In a second thread, it leaves the first free to compute:
+# `future = self.sender.submit(self.average, gradients)` returns at once, and `future.result()` waits for the result.
+# The thread runs the calls in the order of `submit`. (NumPy and mpi4py let other threads run meanwhile.)
 #
 # Complete `step`:
 #
 # 1. Compute the gradients, layer by layer, in the order of `self.buckets`. The input of layer *k* is `outputs[k]`, its
-#    output `outputs[k + 1]`. `backward` gives the `error` that the layer before it needs.
-# 2. As soon as the gradients of a bucket are there, hand them to `self.average` in the other thread, in the order of
-#    the bucket. Don't wait.
-# 3. In the end, wait for the means. Change each layer's weights by `self.states[layer].update(weights, mean)`.
+#    output `outputs[k + 1]`. `backward` also returns the `error` that the layer before it needs.
+# 2. When a bucket is complete, submit it to `self.average` in the other thread, its gradients in the order of the
+#    bucket. Don't wait.
+# 3. At the end, wait for the means. Change each layer's weights with `self.states[layer].update(weights, mean)`.
 #
 # The check runs it on 3 ranks, for at most 60 s.
 
@@ -239,7 +248,7 @@ from mpi4py import MPI
 
 
 class DDP:
-    """A network of which every rank holds all: weights, gradients, Adam's states."""
+    """A network that every rank holds in full: weights, gradients, Adam's states."""
 
     def __init__(self, ranks, weights, limit):
         self.ranks, self.weights = ranks, weights
@@ -248,7 +257,7 @@ class DDP:
         self.sender = ThreadPoolExecutor(1)  # a second thread, which waits for the network
 
     def average(self, gradients):
-        """Return the mean over all ranks of each of some gradients, by one all-reduce."""
+        """Return the mean over all ranks of each gradient, with one all-reduce."""
         flat = np.concatenate([gradient.ravel() for gradient in gradients])
         self.ranks.Allreduce(MPI.IN_PLACE, flat)
         flat /= self.ranks.size
@@ -262,16 +271,16 @@ class DDP:
             outputs.append(forward(weight, outputs[-1]))
         loss, error = loss_and_error(outputs[-1], target)
         ### BEGIN SOLUTION
-        on_the_way = []
+        futures = []
         for bucket in self.buckets:
             gradients = []
             for layer in bucket:
                 place = self.weights[layer], outputs[layer], outputs[layer + 1]
                 gradient, error = backward(*place, error)
                 gradients.append(gradient)
-            on_the_way.append(self.sender.submit(self.average, gradients))
-        for bucket, averaged in zip(self.buckets, on_the_way):
-            for layer, mean in zip(bucket, averaged.result()):
+            futures.append(self.sender.submit(self.average, gradients))
+        for bucket, future in zip(self.buckets, futures):
+            for layer, mean in zip(bucket, future.result()):
                 self.states[layer].update(self.weights[layer], mean)
         ### END SOLUTION
         return loss
@@ -285,205 +294,320 @@ ddp = check(2, "work/ddp.py")
 _ = (work / "own_ddp.py").write_text(Path(ddp).read_text())
 
 # %% [markdown]
-# How long will a step take, with which buckets? The script that measures is plumbing, and folded: it trains in several
-# ways, in turns, on the same data, and counts seconds, bytes and memory.
+# ### Predict it
+#
+# How long does a step take? `ddp_plan` lists what the computing thread does: compute, send, wait. One send runs at a
+# time. Two sets of numbers go into it:
+#
+# - **The wire alone**: `start` seconds per all-reduce, and 2(n − 1)/n times its bytes at the wire's rate, headers
+#   included (lab 06, sections 4 and 8). Computing continues as if nothing were sent.
+# - **Wire and core**: sending also costs the core, which copies gradients, hands them to the kernel and adds up what
+#   arrives. So three times of a call are measured apart from any training: alone; while the rank computes; and what it
+#   takes from computing. (A network card that reads memory itself costs the core less.)
+
+
+# %%
+def ddp_plan(parts, layers):
+    """Yield the actions of a DDP step with this number of layers in a bucket."""
+    sizes = [len(bucket) for bucket in buckets([1] * LAYERS, layers)]
+    yield "compute", parts["forward"]
+    for number, size in enumerate(sizes):
+        yield "compute", size * parts["backward"] / LAYERS
+        yield "send", number, "average", size
+    for number, size in enumerate(sizes):
+        yield "wait", number
+        yield "compute", size * parts["update"] / LAYERS
+
+
+# What a call sends, in units of (n - 1)/n of its layers' bytes.
+WIRE_PASSES = {"average": 2, "exchange": 2, "gather": 1, "scatter": 1}
+
+
+def by_the_wire(rate, start, n=2):
+    """Return the wire-alone times of a send: alone, while computing, and taken from computing."""
+
+    def times(send, size):
+        on_wire = WIRE_PASSES[send] * (n - 1) / n * size * LAYER_BYTES * HEADERS * 8 / rate
+        return start + on_wire, start + on_wire, 0.0
+
+    return times
+
+
+# %% [markdown]
+# Folded: `step_seconds`, which goes through a plan, and the script that measures. Each round is a fresh launch.
+
+
+# %% jupyter={"source_hidden": true}
+def step_seconds(plan, times, delay=0.0):
+    """Return the seconds of a plan whose sends take `times(send, size)`, each after a delay."""
+    now, queue = 0.0, []  # sends that are not done: handle, share that is left, three times
+    for action, what, *send in plan:
+        if action == "send":
+            alone, together, taken = times(*send)
+            queue.append([what, 1.0, (alone + delay, together + delay, taken)])
+        left = what if action == "compute" else 0.0
+        while left > 0 or (action == "wait" and any(entry[0] == what for entry in queue)):
+            if not queue:
+                now, left = now + left, 0.0
+                continue
+            _, share, (alone, together, taken) = queue[0]
+            span = together if left > 0 else alone
+            speed = max(0.05, 1 - taken / together)  # of computing
+            passed = min(share * span, left / speed) if left > 0 else share * span
+            now += passed
+            left = left - passed * speed if left > passed * speed * (1 + 1e-9) else 0.0
+            queue[0][1] -= passed / span
+            if queue[0][1] < 1e-9:
+                queue.pop(0)
+    return now
+
 
 # %% jupyter={"source_hidden": true}
 # %%writefile work/sharded_steps.py
-"""Train some steps in several ways, in turns, and measure: python work/sharded_steps.py --help"""
+"""Time training steps of several schemes: python work/sharded_steps.py --help"""
 
 import argparse
 import json
-import os
 import time
 import tracemalloc
+from functools import partial
 from importlib import import_module
+from itertools import cycle
 from pathlib import Path
 
 import numpy as np
-from mlp import Adam, random_weights, share_of_batch
+from mlp import Adam, backward, forward, loss_and_error, random_weights, share_of_batch
 from mpi4py import MPI
 
 from labkit.testbed import traffic
 
 RANKS = MPI.COMM_WORLD
+CLASSES = {"DDP": "own_ddp.DDP", "ZeRO-1": "own_zero1.ZeRO1", "FSDP": "own_fsdp.FSDP"}
+CLASSES["ZeRO-2"] = "zero2.ZeRO2"
+SENDS = 16  # of a layer each, to measure what one takes
 
 
-def make(way, weights, ranks=RANKS):
-    """Return what trains the network in a way, such as "DDP:1e6", which has buckets of 1 MB."""
-    name, _, limit = way.partition(":")
-    if name == "alone":  # nothing travels
-        return import_module("own_ddp").DDP(MPI.COMM_SELF, weights, 0)
-    if name == "DDP":
-        return import_module("own_ddp").DDP(ranks, weights, float(limit))
-    if name == "ZeRO-1":
-        return import_module("own_zero1").ZeRO1(ranks, weights)
-    return import_module("own_fsdp").FSDP(ranks, weights)
+class Distant(MPI.Intracomm):
+    """A communicator whose all-reduces start later, as if its nodes were far apart."""
+
+    delay_s = 0.0
+
+    def Allreduce(self, *args, **kwargs):
+        time.sleep(self.delay_s)
+        super().Allreduce(*args, **kwargs)
 
 
-def timed(function, count, clock=time.perf_counter):
-    """Return the median seconds of so many calls, on the slowest rank, which begin together."""
-    seconds = []
+class Alone:
+    """The network on one rank: nothing is sent, and the parts of a step are timed."""
+
+    def __init__(self, weights):
+        self.weights, self.states = weights, [Adam(weight.size) for weight in weights]
+
+    def step(self, x, target):
+        """Train by one step; return the loss. `parts` then has forward, backward and update."""
+        marks, outputs, gradients = [time.perf_counter()], [x], []
+        for weight in self.weights:
+            outputs.append(forward(weight, outputs[-1]))
+        loss, error = loss_and_error(outputs[-1], target)
+        marks.append(time.perf_counter())
+        for layer in reversed(range(len(self.weights))):
+            place = self.weights[layer], outputs[layer], outputs[layer + 1]
+            gradient, error = backward(*place, error)
+            gradients.append(gradient)
+        marks.append(time.perf_counter())
+        for weight, state, gradient in zip(self.weights, self.states, gradients[::-1]):
+            state.update(weight, gradient)
+        self.parts = np.diff([*marks, time.perf_counter()])
+        return loss
+
+
+def make(scheme, weights, limit=0):
+    """Return what trains the network in a scheme."""
+    if scheme == "alone":
+        return Alone(weights)
+    module, name = CLASSES[scheme].split(".")
+    more = [limit] if scheme == "DDP" else []
+    return getattr(import_module(module), name)(Distant(RANKS), weights, *more)
+
+
+def slowest(seconds):
+    """Return the seconds of the slowest rank."""
+    return RANKS.allreduce(float(seconds), MPI.MAX)
+
+
+def in_a_row(function, count):
+    """Return the seconds of a call, on ranks that begin together."""
+    function()
+    RANKS.Barrier()
+    begin = time.perf_counter()
     for _ in range(count):
-        RANKS.Barrier()
-        begin = clock()
         function()
-        seconds.append(clock() - begin)
-    return RANKS.allreduce(float(np.median(seconds)), MPI.MAX)
+    return (time.perf_counter() - begin) / count
 
 
-def senders(model, gradient):
-    """Return the functions that send a layer, by name."""
-    if hasattr(model, "average"):
-        return {"average": lambda: model.average([gradient])}
-    return {"gather": lambda: model.gather(0), "scatter": lambda: model.scatter(gradient)}
+def cost_of(send, model, compute, count=SENDS):
+    """Return the seconds of a send: alone, while this rank computes, and taken from computing."""
+    alone, busy = in_a_row(send, count), in_a_row(compute, SENDS)
+    RANKS.Barrier()
+    begin, ends, calls = time.perf_counter(), [], 0
+    futures = [model.sender.submit(send) for _ in range(count)]
+    futures[-1].add_done_callback(lambda _: ends.append(time.perf_counter()))
+    while not futures[-1].done():
+        compute()
+        calls += 1
+    lost = time.perf_counter() - begin - calls * busy
+    while not ends:
+        time.sleep(0)
+    return [slowest(alone), slowest((ends[0] - begin) / count), slowest(lost / count)]
 
 
-def costs_of_sending(way, width):
-    """Return two times of each function that sends a layer: on a rank alone, and of its core."""
-    layer, found = np.zeros((width, width), np.float32), {}
-    for ranks, clock in ((MPI.COMM_SELF, time.perf_counter), (RANKS, time.process_time)):
-        for name, send in senders(make(way, [layer], ranks), layer).items():
-            found.setdefault(name, []).append(timed(send, 20, clock))
-    return found
+def costs_of_sending(models, args):
+    """Return the costs of a send by name and layers in it, and the seconds of a short one."""
+    rng = np.random.default_rng(RANKS.rank)
+    gradients = list(rng.standard_normal((args.layers, args.width, args.width), np.float32))
+    x, output, error = rng.standard_normal((3, args.rows, args.width), np.float32)
+    weight, costs = gradients[0].copy(), {}
+    numbers, which = cycle(range(args.layers)), cycle(gradients)
+
+    def compute():
+        backward(weight, x, output, error)
+
+    if model := models.get("DDP"):
+        model.ranks.delay_s, costs["average"] = 0.0, {}
+        sizes = {in_bucket for scheme, in_bucket, _ in args.runs if scheme == "DDP"}
+        for size in sorted(sizes):
+            batches = cycle([gradients[i : i + size] for i in range(0, args.layers, size)])
+            average = partial(lambda batches: model.average(next(batches)), batches)
+            costs["average"][size] = cost_of(average, model, compute, max(3, SENDS // size))
+    if model := models.get("FSDP"):
+        gather, scatter = (
+            (lambda: model.gather(next(numbers))),
+            (lambda: model.scatter(next(which))),
+        )
+        costs["gather"] = {1: cost_of(gather, model, compute)}
+        costs["scatter"] = {1: cost_of(scatter, model, compute)}
+    if model := models.get("ZeRO-1"):
+        mine = np.empty(model.share, np.float32)
+
+        def exchange():
+            RANKS.Reduce_scatter_block(model.flat_gradient, mine)
+            RANKS.Allgather(MPI.IN_PLACE, model.flat)
+
+        seconds = slowest(in_a_row(exchange, 3))  # the rank computes nothing meanwhile
+        costs["exchange"] = {args.layers: [seconds, seconds, 0.0]}
+    number = np.zeros(1, np.float32)
+    start = slowest(in_a_row(lambda: RANKS.Allreduce(MPI.IN_PLACE, number), SENDS))
+    return {"costs": costs, "start": start}
+
+
+def train(model, args, number):
+    """Return seconds, bytes sent and mean loss of a step."""
+    batch = share_of_batch(args.rows, args.width, number, RANKS.rank, RANKS.size)
+    RANKS.Barrier()
+    before, begin = traffic().sent if args.wires else 0, time.perf_counter()
+    loss = model.step(*batch)
+    seconds = time.perf_counter() - begin
+    RANKS.Barrier()
+    sent = traffic().sent - before if args.wires else 0
+    return slowest(seconds), RANKS.allreduce(sent) / RANKS.size, RANKS.allreduce(loss) / RANKS.size
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     add = parser.add_argument
-    add("--ways", nargs="+", help="alone, DDP:BYTES-OF-A-BUCKET, ZeRO-1, FSDP")
+    add("--runs", type=json.loads, help="JSON: [[scheme, layers in a bucket, delay in ms], …]")
     add("--layers", type=int)
     add("--width", type=int)
     add("--rows", type=int, help="of each rank, in a step")
-    add("--rounds", type=int, help="of all ways, in turns")
-    add("--steps", type=int, help="of a way in a round")
+    add("--steps", type=int, help="of each run, alternately")
     add("--wires", action="store_true", help="count what the node's interface sends")
-    add("--memory", action="store_true", help="count what NumPy holds: give one way")
+    add("--memory", action="store_true", help="count what NumPy holds: give one run")
+    add("--costs", action="store_true", help="measure what sending costs")
     add("--out", default="work/sharded_steps.json")
     args = parser.parse_args()
 
     if args.memory:
+        import_module(CLASSES[args.runs[0][0]].split(".")[0])  # first: it has memory of its own
         tracemalloc.start()
-    models = {way: make(way, random_weights(args.layers, args.width)) for way in args.ways}
-    found = {way: {"seconds": [], "sent": [], "losses": []} for way in models}
-    for turn in range(-1, args.rounds):  # the first does not count: first use of all
-        for way, model in models.items():
-            seconds = sent = 0.0
-            if turn == 0 and args.memory:
-                tracemalloc.reset_peak()
-            for step in range(args.steps):
-                number = (turn + 1) * args.steps + step
-                batch = share_of_batch(args.rows, args.width, number, RANKS.rank, RANKS.size)
-                RANKS.Barrier()
-                before, begin = traffic().sent if args.wires else 0, time.perf_counter()
-                loss = model.step(*batch)
-                seconds += time.perf_counter() - begin
-                RANKS.Barrier()
-                sent += traffic().sent - before if args.wires else 0
-                found[way]["losses"].append(RANKS.allreduce(loss) / RANKS.size)
-            if turn >= 0:
-                found[way]["seconds"].append(RANKS.allreduce(seconds / args.steps, MPI.MAX))
-                found[way]["sent"].append(RANKS.allgather(sent / args.steps))
-    for way in models:  # bytes of a rank in a step, the mean over ranks and rounds
-        found[way]["sent"] = float(np.mean(found[way]["sent"] or 0))
-    if args.memory:  # bytes of a rank: after a step, and at the most within one
-        memory = RANKS.allgather(tracemalloc.get_traced_memory())
-        found["held"], found["most"] = np.max(memory, axis=0).tolist()
-    else:
-        number, zeros = np.zeros(1, np.float32), np.zeros(args.width**2, np.float32)
-        state = Adam(zeros.size)
-        found["start"] = timed(lambda: RANKS.Allreduce(MPI.IN_PLACE, number), 30)
-        found["update"] = timed(lambda: state.update(zeros, zeros), 10)
-        found["cores"] = len(os.sched_getaffinity(0))
-        found["sending"] = {}
-        for way in models:
-            if way.startswith(("DDP", "FSDP")):
-                found["sending"] |= costs_of_sending(way, args.width)
+    layer_bytes = 4 * args.width**2
+    models = {}
+    for scheme, in_bucket, _ in args.runs:
+        if scheme not in models:
+            models[scheme] = make(
+                scheme, random_weights(args.layers, args.width), in_bucket * layer_bytes
+            )
+    steps = [[] for _ in args.runs]
+    parts = []
+    for number in range(args.steps + 1):  # the first does not count: first use of all
+        if number == 1 and args.memory:
+            tracemalloc.reset_peak()
+        for run, (scheme, in_bucket, delay_ms) in enumerate(args.runs):
+            model = models[scheme]
+            if scheme == "DDP":
+                make_buckets = import_module("buckets").buckets
+                model.buckets = make_buckets([layer_bytes] * args.layers, in_bucket * layer_bytes)
+            if scheme != "alone":
+                model.ranks.delay_s = delay_ms / 1e3
+            steps[run].append(train(model, args, number))
+            if scheme == "alone":
+                parts.append([slowest(part) for part in model.parts])
+    columns = [list(zip(*each)) for each in steps]
+    report = {
+        "seconds": [float(np.mean(seconds[1:])) for seconds, _, _ in columns],
+        "sent": [float(np.mean(sent[1:])) for _, sent, _ in columns],
+        "losses": [losses for _, _, losses in columns],
+    }
+    if parts:
+        report["parts"] = np.mean(parts[1:], axis=0).tolist()
+    if args.memory:
+        report["memory"] = np.max(RANKS.allgather(tracemalloc.get_traced_memory()), axis=0).tolist()
+    if args.costs:
+        report |= costs_of_sending(models, args)
     if RANKS.rank == 0:
-        Path(args.out).write_text(json.dumps(found))
+        Path(args.out).write_text(json.dumps(report))
 
 
 if __name__ == "__main__":
     main()
 
 
-# %% jupyter={"source_hidden": true}
-def measure(n, *ways, **options):
-    """Train in each way on n ranks, and return what was found, by way."""
-    flags = {"layers": LAYERS, "width": WIDTH, "rows": ROWS, "rounds": ROUNDS, "steps": STEPS}
-    flags |= {name: value for name, value in options.items() if name in flags}
-    arguments = [f"--{name}={value}" for name, value in flags.items()]
-    arguments += ["--memory"] * options.get("memory", False) + ["--wires"] * ("wires" in options)
-    # Ranks that wait for each other sleep meanwhile: there may be more of them than cores.
-    env = {"MPIR_CVAR_ENABLE_HEAVY_YIELD": 1, "MPIR_CVAR_POLLS_BEFORE_YIELD": 10}
-    run_ranks(
-        n,
-        "work/sharded_steps.py",
-        *arguments,
-        *("--ways", *ways),
-        threads=1,
-        env=env,
-        network=options.get("wires"),
-        show=False,
-    )
+# %%
+class Run(NamedTuple):
+    """What a launch trains: a scheme, the layers in a bucket, the delay of each all-reduce."""
+
+    scheme: str
+    layers: int = 4
+    delay_ms: float = 0.0
+
+
+# By default, MPICH polls without a pause while it waits. With one core per rank, that keeps the
+# core from the thread that computes. With these, it yields after 10 polls: the timings change.
+YIELD_WHILE_WAITING = {"MPIR_CVAR_ENABLE_HEAVY_YIELD": 1, "MPIR_CVAR_POLLS_BEFORE_YIELD": 10}
+
+
+def measure(n, runs, *options, wires=None, rows=ROWS, steps=STEPS):
+    """Launch n ranks that train each run for some steps; return the script's report."""
+    sizes = {"layers": LAYERS, "width": WIDTH, "rows": rows, "steps": steps}
+    arguments = ["--runs", json.dumps(runs), *(f"--{name}={size}" for name, size in sizes.items())]
+    where = {"threads": 1, "env": YIELD_WHILE_WAITING, "network": wires, "show": False}
+    run_ranks(n, "work/sharded_steps.py", *arguments, *options, **where)
     return json.loads((work / "sharded_steps.json").read_text())
 
 
-# %% [markdown]
-# The parts of a step are measured first, by ranks that compute beside each other and send nothing: the whole step, the
-# updates of Adam in it, and an all-reduce of a single number, `start`. Of the computing, the forward pass takes a
-# third: one product for each layer, against two.
+# %% jupyter={"source_hidden": true}
+def parts_of(report):
+    """Return the seconds of a step's parts, from the run in which nothing is sent."""
+    return dict(zip(("forward", "backward", "update"), report["parts"]))
 
 
-# %%
-def parts_of(found):
-    """Return the seconds of a step's parts, from a rank that is alone."""
-    update = LAYERS * found["update"]
-    computing = float(np.median(found["alone"]["seconds"])) - update
-    forward, backward = computing / 3, 2 * computing / 3
-    return dict(forward=forward, backward=backward, update=update, start=found["start"])
+def with_the_core(report):
+    """Return the measured times of a send: alone, while computing, and taken from computing."""
 
+    def times(send, size):
+        costs = {int(known): three for known, three in report["costs"][send].items()}
+        return tuple(np.interp(size, sorted(costs), three) for three in zip(*costs.values()))
 
-def core_of(found):
-    """Return, by what sends a layer: seconds of copies, of the core, and taken from computing."""
-    slows = found["cores"] == 1  # with more of them, another one sends
-    return {name: (copies, core, slows * core) for name, (copies, core) in found["sending"].items()}
-
-
-hidden = {}  # bits/s from which on all sending can be hidden, by way
-if not no_wires:
-    print("The parts of a step: about 10 s", flush=True)
-    with Testbed(2, "1 Gbit/s") as wires:
-        parts = parts_of(measure(2, "alone", wires=wires))
-    print(", ".join(f"{part} {1e3 * seconds:.1f} ms" for part, seconds in parts.items()))
-    hidden["DDP"] = 8 * BYTES / parts["backward"]  # 2(n - 1)/n is 1 on two nodes
-    print(f"{BYTES / 1e6:.1f} MB fit behind the backward pass at {show_rate(hidden['DDP'])}")
-
-# %% [markdown]
-# On a wire of that rate, sending takes as long as the backward pass. Can it be hidden there? `ddp_seconds` goes through
-# a step: gradients become ready one by one, and an all-reduce begins when its bucket is full and the one before it is
-# done. It takes `start`, and the time for 2(n − 1)/n times its bytes (lab 06, sections 4 and 8).
-#
-# That is the wire's part. The core has one too: it copies gradients into the bucket and out of it, and it sends and
-# receives. So two more times of a layer's all-reduce are measured: what the copies take, and what the core spends in
-# all. Where a rank has one core for everything, its computing ends that much later. (A network card that reads memory
-# itself takes less of the core.)
-
-
-# %%
-NOTHING = (0.0, 0.0, 0.0)  # where `parts` has nothing of the core: the wire alone
-
-
-def ddp_seconds(per_bucket, rate, parts, n=2):
-    """Return the predicted seconds of a step: layers in a bucket, bits/s, measured parts."""
-    copies, core, slows = parts.get("average", NOTHING)
-    travel = max(copies + 2 * (n - 1) / n * LAYER_BYTES * 8 / rate, core)  # of a layer
-    now, wire_free, sent = parts["forward"], 0.0, 0
-    for bucket in buckets([LAYER_BYTES] * LAYERS, per_bucket * LAYER_BYTES):
-        now += len(bucket) * parts["backward"] / LAYERS + sent * slows
-        wire_free = max(wire_free, now) + parts["start"] + len(bucket) * travel
-        sent = len(bucket)  # on its way while the next bucket is computed
-    return max(now, wire_free) + parts["update"]
+    return times
 
 
 def milliseconds(seconds):
@@ -492,128 +616,212 @@ def milliseconds(seconds):
     return Measured(*(1e3 * np.exp([mean, mean - half, mean + half])), "ms", digits=0)
 
 
+def rounds_of(reports, runs, run):
+    """Return the seconds of a run's steps, round by round."""
+    return np.array([report["seconds"][runs.index(run)] for report in reports])
+
+
+def predict(name, plan, reports, rate, measured, delay=0.0):
+    """Return the predictions of a step by the wire alone, and by wire and core.
+
+    Each launch gives a prediction, from what was measured in it; this is their geometric mean.
+    """
+    logs = []
+    for report in reports:
+        costs = by_the_wire(rate, report["start"]), with_the_core(report)
+        steps = [step_seconds(plan(parts_of(report)), times, delay) for times in costs]
+        logs.append(np.log(steps))
+    predicted = 1e3 * np.exp(np.mean(logs, axis=0))
+    return tuple(Prediction(name, float(ms), measured) for ms in predicted)
+
+
+def print_predictions(predictions):
+    """Print predictions by wire and core, and the score of both."""
+    wire, core = zip(*predictions)
+    print(*core, sep="\n")
+    print(f"by the wire alone: {score(wire)}")
+    print(f"by wire and core:  {score(core)}")
+    near, near_by_wire = (sum(abs(p.error) <= 0.1 for p in both) for both in (core, wire))
+    if 3 * near_by_wire >= 2 * len(wire):
+        print("The wire alone predicts most of these steps within 10%.")
+    elif 3 * near >= 2 * len(core):
+        print("The wire alone does not predict these steps. With the core, most are within 10%.")
+    else:
+        print("Neither predicts most of these steps within 10%.")
+
+
+def draw_steps(axis, names, measured, wire, core, alone):
+    """Draw the ms of steps by name: measured, with intervals, and both predictions."""
+    place, values = np.arange(len(names)), np.array([(m.value, m.low, m.high) for m in measured])
+    reach = np.nan_to_num(np.abs(values[:, 1:] - values[:, :1]).T)
+    style = {"ls": "", "mfc": "none", "ms": 11}
+    axis.plot(
+        place, wire, marker="D", color=plots.ORANGE, label="predicted: the wire alone", **style
+    )
+    axis.plot(place, core, marker="s", color=plots.GREEN, label="predicted: wire and core", **style)
+    bars = {"ls": "", "marker": "o", "color": plots.BLUE, "capsize": 4, "ms": 6}
+    axis.errorbar(place, values[:, 0], yerr=reach, label="measured", **bars)
+    label = {"ls": "--", "lw": 1.5, "marker": "", "label": "nothing sent"}
+    axis.axhline(alone.value, color=plots.BLACK, **label)
+    axis.set_xticks(place, names)
+    axis.set_xlim(-0.5, len(names) - 0.5)
+    axis.set_ylim(0, 1.25 * max(*values[:, 0], *wire, *core))  # disturbed rounds have no end
+
+
+# %% [markdown]
+# First the parts of a step, from ranks that run concurrently and send nothing. The wires below have the printed rate,
+# at which sending takes as long as the backward pass.
+
 # %%
-ways = {per: f"DDP:{per * LAYER_BYTES}" for per in PER_BUCKET}
-of_buckets, rows = None, []
+hidden = {}  # bits/s at which sending takes as long as what can hide it, by scheme
+if not no_wires:
+    print("The parts of a step: about 5 s", flush=True)
+    with Testbed(2, "1 Gbit/s") as wires:
+        parts = parts_of(measure(2, [Run("alone")], wires=wires))
+    print(", ".join(f"{part} {1e3 * seconds:.1f} ms" for part, seconds in parts.items()))
+    hidden["DDP"] = 8 * HEADERS * BYTES / parts["backward"]  # 2(n - 1)/n is 1 on two nodes
+    print(f"{BYTES / 1e6:.1f} MB take as long as that backward pass at {show_rate(hidden['DDP'])}")
+
+# %%
+bucket_runs = [Run("alone")]
+for sizes, ms in zip((PER_BUCKET[::2], PER_BUCKET), DELAYS_MS):
+    bucket_runs += [Run("DDP", size, ms) for size in sizes]
+bucket_ms, bucket_predictions, bucket_rounds = {}, {}, {}
 with load.watch("section 2") as bucket_others:
     if hidden:
-        rate = min(hidden["DDP"], MOST_RATE)
-        print(f"wires of {show_rate(rate)}: about half a minute", flush=True)
+        rate = min(hidden["DDP"], MAX_RATE)
+        print(f"Wires of {show_rate(rate)}, {ROUNDS} launches: about a minute", flush=True)
         with Testbed(2, rate) as wires:
-            found = measure(2, "alone", *ways.values(), wires=wires)
+            reports = [measure(2, bucket_runs, "--costs", wires=wires) for _ in range(ROUNDS)]
 if hidden:
-    by_wire = parts_of(found)  # of the same minute
-    with_core = by_wire | core_of(found)
-    bucket_ms = {per: milliseconds(found[way]["seconds"]) for per, way in ways.items()}
-    foreseen = {
-        name: {per: 1e3 * ddp_seconds(per, rate, known) for per in ways}
-        for name, known in (("the wire", by_wire), ("wire and core", with_core))
-    }
-    alone_ms = milliseconds(found["alone"]["seconds"])
-    of_buckets = ratio(
-        *(1 / np.array(found[ways[per]]["seconds"]) for per in PER_BUCKET[:: len(ways) - 1])
-    )
-    copies, core, _ = with_core["average"]
-    print(f"a layer's all-reduce: copies {1e3 * copies:.1f} ms, of the core {1e3 * core:.1f} ms")
-    rows = [
-        (str(per), *(f"{predicted[per]:.0f}" for predicted in foreseen.values()), str(ms))
-        for per, ms in bucket_ms.items()
-    ]
-    heads = ("layers in a bucket", "by the wire, ms", "wire and core, ms", "measured")
-    display(markdown.table(heads, rows))
-    slowest, fastest = (foreseen["wire and core"][per] for per in (PER_BUCKET[-1], PER_BUCKET[0]))
-    predicted_buckets = slowest / fastest
-    print(f"nothing sent: {alone_ms}")
-    print(f"a bucket a layer is {of_buckets} times as fast as one for all: {of_buckets.verdict}")
-    better = "a layer each" if of_buckets.value > 1 else "one for all"
-    results.compare_guess(1, better if of_buckets.significant else "no difference")
+    alone_ms = milliseconds(rounds_of(reports, bucket_runs, Run("alone")))
+    for run in bucket_runs[1:]:
+        bucket_rounds[run] = rounds_of(reports, bucket_runs, run)
+        bucket_ms[run] = milliseconds(bucket_rounds[run])
+        name = f"{run.layers} in a bucket, {run.delay_ms:.0f} ms of delay"
+        plan = partial(ddp_plan, layers=run.layers)
+        bucket_predictions[run] = predict(
+            name, plan, reports, rate, bucket_ms[run], run.delay_ms / 1e3
+        )
+    each_launch = [with_the_core(report)("average", 1) for report in reports]
+    alone, together, taken = 1e3 * np.median(each_launch, axis=0)
+    on_wire = 1e3 * by_the_wire(rate, 0.0)("average", 1)[0]
+    print(f"The all-reduce of a layer: {on_wire:.1f} ms on the wire by its rate; measured")
+    print(f"{alone:.1f} ms alone, {together:.1f} while computing, and {taken:.1f} taken from that.")
+    print(f"A step with nothing sent: {alone_ms}")
+    print_predictions(bucket_predictions.values())
 
 
 # %% jupyter={"source_hidden": true}
-def draw_steps(axis, names, measured, predicted, alone):
-    """Draw milliseconds of steps, a name each: measured, with intervals, and two predictions."""
-    got = np.array([(each.value, each.low, each.high) for each in measured])
-    reach = np.nan_to_num(np.abs(got[:, 1:] - got[:, :1]).T)
-    place = np.arange(len(names))
-    style = dict(ls="", marker="o", color=plots.BLUE, capsize=4)
-    axis.errorbar(place, got[:, 0], yerr=reach, label="measured", **style)
-    for (name, ms), marker, color in zip(predicted.items(), "Ds", (plots.ORANGE, plots.GREEN)):
-        style = dict(ls="", marker=marker, color=color, mfc="none", ms=11)
-        axis.plot(place, ms, label=f"predicted: {name}", **style)
-    axis.axhline(alone.value, color=plots.BLACK, ls="--", lw=1.5, label="nothing sent")
-    axis.set_xticks(place, names)
-    axis.set_xlim(-0.5, len(names) - 0.5)
-    axis.set_ylim(bottom=0)
+def best_buckets(rounds):
+    """Return layers in the fastest bucket, and what the rounds show: which end, or in between."""
+    speeds = {run.layers: 1 / seconds for run, seconds in rounds.items()}
+    best = max(speeds, key=lambda layers: np.log(speeds[layers]).mean())
+    small, large = min(speeds), max(speeds)
+    beaten = {end for end in (small, large) if end != best and wins(speeds[best], speeds[end])}
+    if beaten == {small, large}:
+        return best, "something in between"
+    if wins(speeds[small], speeds[large]) or wins(speeds[large], speeds[small]):
+        return best, "a layer each" if large in beaten else "one for all"
+    return best, ""
+
+
+def wins(speeds, others):
+    """Return whether speeds are higher than others, beyond chance."""
+    both = ratio(speeds, others)
+    return both.significant and both.faster
 
 
 if hidden:
-    figure, axis = plt.subplots(figsize=(9, 4))
-    by_bucket = {name: list(predicted.values()) for name, predicted in foreseen.items()}
-    draw_steps(axis, list(ways), bucket_ms.values(), by_bucket, alone_ms)
-    axis.set(xlabel="layers in a bucket", ylabel="time of a step (ms)")
-    axis.set_title("Steps of DDP on two nodes, with 95% intervals")
-    axis.legend()
-    told = ", ".join(
-        f"{per} layers {ms}, predicted {foreseen['the wire'][per]:.0f} by the wire"
-        f" and {foreseen['wire and core'][per]:.0f} by wire and core"
-        for per, ms in bucket_ms.items()
-    )
+    fastest = {}
+    for ms in DELAYS_MS:
+        here = {run: seconds for run, seconds in bucket_rounds.items() if run.delay_ms == ms}
+        foreseen = min(here, key=lambda run: bucket_predictions[run][1].predicted).layers
+        best, fastest[ms] = best_buckets(here)
+        verdict = fastest[ms] or "these rounds do not decide it"
+        print(f"{ms:.0f} ms of delay: fastest with {best} layers in a bucket ({verdict}), ", end="")
+        print(f"predicted with {foreseen}")
+    if fastest[DELAYS_MS[-1]]:
+        results.compare_guess(1, fastest[DELAYS_MS[-1]])
+
+# %% jupyter={"source_hidden": true}
+if hidden:
+    figure, axes = plt.subplots(1, len(DELAYS_MS), figsize=(11, 4.2), sharey=True)
+    descriptions = []
+    for axis, ms in zip(axes, DELAYS_MS):
+        here = [run for run in bucket_runs[1:] if run.delay_ms == ms]
+        wire, core = ([bucket_predictions[run][i].predicted for run in here] for i in (0, 1))
+        draw_steps(
+            axis,
+            [run.layers for run in here],
+            [bucket_ms[run] for run in here],
+            wire,
+            core,
+            alone_ms,
+        )
+        axis.set(xlabel="layers in a bucket", title=f"{ms:.0f} ms of delay")
+        descriptions += [
+            f"{both[1]}; by the wire alone {both[0].predicted:.0f} ms"
+            for both in map(bucket_predictions.get, here)
+        ]
+    axes[0].set_ylabel("time of a step (ms)")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
+    figure.suptitle("DDP steps on two nodes, with 95% intervals")
     plots.show(
         figure,
-        alt=f"Time of a step by layers in a bucket: {told}. Nothing sent: {alone_ms}.",
+        alt=f"Time of a step. {'. '.join(descriptions)}. Nothing sent: {alone_ms}.",
         keep=results,
         watched=[bucket_others],
     )
 
 # %% [markdown]
-# One bucket for all layers can't be sent before the last gradient is there, so nothing is hidden. A bucket for each
-# layer pays for `start` each time. Is the best one where the predictions have it? And how much of the distance between
-# the wire's prediction and the measured step is the core's?
+# One bucket for all layers can't leave before the last gradient is ready, so it hides nothing. A bucket for each layer
+# pays for `start` every time, which a delay makes expensive. PyTorch's `bucket_cap_mb` is your `limit`.
 
 # %% [markdown]
-# ## 3 · ZeRO-1: share out the optimizer
+# ## 3 · ZeRO-1: shard the optimizer
 #
-# With DDP, every rank keeps Adam's numbers for all weights, and all ranks compute the same update. Both are waste. In
-# [**ZeRO**](../docs/glossary.md#zero), stage 1 (Rajbhandari et al. 2020,
-# [arXiv 1910.02054](https://arxiv.org/abs/1910.02054)), a rank keeps the states of its share of the weights only,
-# updates those, and gets the others' from the other ranks.
+# With DDP, every rank stores Adam's numbers for all weights and computes the same update. Both are waste. In
+# [**ZeRO**](../docs/glossary.md#zero), stage 1 ([Rajbhandari et al. 2020](https://arxiv.org/abs/1910.02054)), a rank
+# stores the states of its shard of the weights, updates that shard and gathers the others.
 #
-# An all-reduce is a [**reduce-scatter**](../docs/glossary.md#reduce-scatter), after which each rank has its share of
-# the sum, and an [**all-gather**](../docs/glossary.md#all-gather), after which each rank has everybody's (lab 06,
-# section 2). ZeRO-1 puts the update between the two.
+# An all-reduce is a [**reduce-scatter**](../docs/glossary.md#reduce-scatter) and an
+# [**all-gather**](../docs/glossary.md#all-gather) (lab 06, section 2). ZeRO-1 puts the update between the two.
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
-# **Guess first.** A rank with DDP holds 16 bytes for each weight. How many are left with ZeRO-1, on 4 ranks? And does
-# it send more than DDP, less, or the same?
+# **Guess first.** With DDP, a rank holds 16 bytes per weight. How many are left with ZeRO-1 on 4 ranks? And does it
+# send less than DDP, the same, or more?
 #
 # </div>
 
 # %%
-results.guess(2, "ZeRO-1 on 4 ranks, bytes of a weight", ..., unit="bytes")
+results.guess(2, "ZeRO-1 on 4 ranks, bytes per weight after a step", ..., unit="bytes")
 
 # %%
-results.guess(3, "ZeRO-1 sends, against DDP", ..., choices=("less", "the same", "more"))
+results.guess(3, "ZeRO-1 sends, compared with DDP", ..., choices=("less", "the same", "more"))
 
 # %% [markdown]
-# ### Exercise 3 · Update a share
+# ### Exercise 3 · Update a shard
 #
-# All weights stand in one long array, `self.flat`, and all gradients of this rank in another, `self.flat_gradient`. The
-# arrays `self.weights` and `self.gradients` are parts of them, so what you write into one is in the other. Both are
-# padded with zeros: each rank has `self.share` numbers, rank *r* those from `r * self.share` on.
+# All weights are in one long array, `self.flat`, and this rank's gradients in another, `self.flat_gradient`. Both are
+# padded with zeros: each rank has `self.share` numbers, and the shard of rank *r* starts at `r * self.share`.
 #
-# Complete `update`:
+# Complete `update`. After it, all ranks have the same new weights. Each has computed its shard's update only, with
+# `self.state`, from the *mean* gradient, and has sent no more bytes than one all-reduce. Which collectives do you need,
+# in which order? These are mpi4py's for arrays:
 #
-# 1. `self.ranks.Reduce_scatter_block(all, mine)` adds up the arrays `all` of the ranks, and writes this rank's share of
-#    the sum into `mine`. Make the mean of it.
-# 2. `self.state.update(weights, gradient)`, for this rank's share of the weights.
-# 3. `self.ranks.Allgather(MPI.IN_PLACE, array)` fills an array: each rank gives its share, where it stands.
+# | call on `self.ranks` | what each rank has afterwards |
+# | --- | --- |
+# | `Allreduce(MPI.IN_PLACE, x)` | in `x`, the sum of all ranks' `x` |
+# | `Reduce_scatter_block(x, mine)` | in `mine`, its shard of that sum |
+# | `Allgather(mine, x)` | in `x`, all ranks' `mine`; `MPI.IN_PLACE` for `mine` if it is already there |
 #
 # The check runs it on 3 ranks, for at most 60 s.
 
 # %%
 # %%writefile work/zero1.py
-"""ZeRO-1: each rank holds all weights and gradients, and its share of Adam's states."""
+"""ZeRO-1: each rank holds all weights and gradients, and its shard of Adam's states."""
 
 import math
 
@@ -623,14 +831,14 @@ from mpi4py import MPI
 
 
 class ZeRO1:
-    """A network whose optimizer is shared out: each rank updates its part of the weights."""
+    """A network whose optimizer is sharded: each rank updates its part of the weights."""
 
     def __init__(self, ranks, weights):
         self.ranks = ranks
         sizes = [weight.size for weight in weights]
         self.share = math.ceil(sum(sizes) / ranks.size)  # numbers of each rank; some are padding
         self.flat, self.flat_gradient = np.zeros((2, self.share * ranks.size), np.float32)
-        # The layers' weights and gradients are parts of two long arrays: no copy is made.
+        # The layers' weights and gradients are views of two long arrays: no copy is made.
         ends = np.cumsum(sizes)
         self.weights, self.gradients = (
             [part.reshape(w.shape) for part, w in zip(np.split(flat, ends), weights)]
@@ -671,12 +879,11 @@ zero1 = check(3, "work/zero1.py")
 _ = (work / "own_zero1.py").write_text(Path(zero1).read_text())
 
 # %% [markdown]
-# ## 4 · FSDP: share out everything
+# ## 4 · FSDP: shard everything
 #
-# Why keep weights that you don't need now? [**FSDP**](../docs/glossary.md#fsdp), fully sharded data parallel, is
-# PyTorch's name for ZeRO's third stage. Each rank keeps a share of each layer: weights, gradients, states. Before a
-# layer computes, its weights are gathered from all ranks; after it, they are dropped. In the backward pass, they are
-# gathered again, and the gradients reduce-scattered.
+# [**FSDP**](../docs/glossary.md#fsdp), fully sharded data parallel, is PyTorch's name for ZeRO's third stage. Each rank
+# stores a shard of each layer: weights, gradients, states. Before a layer computes, its weights are gathered; after it,
+# they are dropped. In the backward pass they are gathered again, and the gradients are reduce-scattered.
 #
 # ```mermaid
 # flowchart LR
@@ -691,40 +898,40 @@ _ = (work / "own_zero1.py").write_text(Path(zero1).read_text())
 #     d1 --> g2
 # ```
 #
-# That is three times (n − 1)/n of the weights' bytes on the wire, where an all-reduce has two: half as much again.
+# FSDP sends 3(n − 1)/n of the weights' bytes, an all-reduce 2(n − 1)/n.
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
-# **Guess first.** Sending is hidden behind computing, up to a point. When the wire gets slower, is FSDP's sending the
-# first that no longer is, since it sends half as much again?
+# **Guess first.** As the wire gets slower, which stops being hidden behind computing first: DDP's sending, or FSDP's,
+# which is half as much again?
 #
 # </div>
 
 # %%
 results.guess(
     4,
-    "no longer hidden first, by the sums",
+    "stops being hidden first, by the wire alone",
     ...,
     choices=("DDP's", "FSDP's", "both at the same rate"),
 )
 
 # %% [markdown]
-# ### Exercise 4 · Gather, and scatter
+# ### Exercise 4 · Gather and scatter
 #
-# `self.shares[layer]` is this rank's share of a layer's weights, in one dimension. `self.cut(array)` cuts an array into
-# rows of equal length, one for each rank, with zeros behind its end; row *r* is rank *r*'s share. Write
+# `self.shares[layer]` is this rank's shard of a layer's weights, in one dimension. `self.cut(array)` returns an array
+# as rows, one for each rank, padded with zeros; row *r* is rank *r*'s shard. Write
 #
-# - `gather(layer)`: return the layer's whole weights, in their shape, `self.shapes[layer]`.
-#   `self.ranks.Allgather(mine, all)` writes every rank's `mine` into `all`, one after the other. Keep no copy of it;
-# - `scatter(gradient)`: return this rank's share of the *mean* over all ranks of a layer's gradient, in one dimension.
+# - `gather(layer)`: return the layer's whole weights, in their shape, `self.shapes[layer]`, and store nothing;
+# - `scatter(gradient)`: return this rank's shard of the *mean* over all ranks of a layer's gradient, in one dimension.
 #
-# `step`, below them, is done. Read it: the weights of the next layer travel while this one computes.
+# You choose the collectives again. The check counts the bytes you send and the memory you hold. `step`, below them, is
+# complete: the next layer's weights travel while this one computes.
 #
 # The check runs it on 3 ranks, for at most 60 s.
 
 # %%
 # %%writefile work/fsdp.py
-"""Fully sharded data parallelism: each rank holds its share of each layer, and gathers the rest."""
+"""Fully sharded data parallelism: each rank holds its shard of each layer, and gathers the rest."""
 
 import math
 from concurrent.futures import ThreadPoolExecutor
@@ -734,7 +941,7 @@ from mlp import Adam, backward, forward, loss_and_error
 
 
 class FSDP:
-    """A network of which each rank holds a share: of weights, gradients, Adam's states."""
+    """A network of which each rank holds a shard: of weights, gradients, Adam's states."""
 
     def __init__(self, ranks, weights):
         self.ranks, self.shapes = ranks, [weight.shape for weight in weights]
@@ -743,7 +950,7 @@ class FSDP:
         self.sender = ThreadPoolExecutor(1)  # a second thread, which waits for the network
 
     def cut(self, whole):
-        """Return an array as rows of equal length, one for each rank, with zeros behind its end."""
+        """Return an array as rows of equal length, one for each rank, padded with zeros."""
         share = math.ceil(whole.size / self.ranks.size)
         padded = np.zeros((self.ranks.size, share), np.float32)
         padded.reshape(-1)[: whole.size] = whole.reshape(-1)
@@ -759,7 +966,7 @@ class FSDP:
         ### END SOLUTION
 
     def scatter(self, gradient):
-        """Return this rank's share of the mean over all ranks of a layer's gradient."""
+        """Return this rank's shard of the mean over all ranks of a layer's gradient."""
         ### BEGIN SOLUTION
         parts = self.cut(gradient)
         mine = np.empty(parts.shape[1], np.float32)
@@ -797,68 +1004,121 @@ fsdp = check(4, "work/fsdp.py")
 _ = (work / "own_fsdp.py").write_text(Path(fsdp).read_text())
 
 # %% [markdown]
-# ### Do all three learn the same?
-#
-# And what does each rank hold? NumPy tells Python's `tracemalloc` of each array, so it can be counted to the byte: "at
-# the most" is the largest sum within a step. The batch is the same in all runs, however many ranks share it.
+# Between the two lies **ZeRO-2**: all weights on each rank, but each layer's gradient is reduce-scattered when it is
+# ready, and dropped. Your `gather` and `scatter` are all it needs (folded).
 
-# %%
-DDP = f"DDP:{4 * LAYER_BYTES}"  # four layers in a bucket
-WAYS = {"DDP": DDP, "ZeRO-1": "ZeRO-1", "FSDP": "FSDP"}
-memory, losses = {}, {}
-print("The memory of three ways: about 3 s each", flush=True)
-for n in COUNTED:
-    for name, way in WAYS.items():
-        found = measure(n, way, memory=True, rows=8 // n, rounds=1)
-        memory[name, n] = [found[what] / (BYTES / 4) for what in ("held", "most")]
-        losses[name, n] = found[way]["losses"]
+# %% jupyter={"source_hidden": true}
+# %%writefile work/zero2.py
+"""ZeRO-2: each rank holds all weights, and its shard of gradients and of Adam's states."""
 
-# %%
-reference = losses["DDP", COUNTED[0]]
-apart = max(abs(a / b - 1) for each in losses.values() for a, b in zip(each, reference))
-print(f"losses of all ways, on {COUNTED} ranks: apart by {apart:.0e} at most, relative")
-FORMULAS = {
-    "DDP": (lambda n: 16.0, "16"),
-    "ZeRO-1": (lambda n: 8 + 8 / n, "8 + 8/n"),
-    "FSDP": (lambda n: 16 / n, "16/n"),
-}
-rows = [
-    (name, str(n), f"{formula}", f"{held:.1f}", f"{FORMULAS[name][0](n):.1f}", f"{most:.1f}")
-    for name, (_, formula) in FORMULAS.items()
-    for n in COUNTED
-    for held, most in [memory[name, n]]
-]
-heads = ("", "ranks", "formula", "after a step", "formula's bytes", "at the most")
-display(markdown.table(heads, rows))
-results.compare_guess(2, Measured(memory["ZeRO-1", COUNTED[-1]][1], unit="bytes", digits=1))
+from mlp import backward, forward, loss_and_error
+from own_fsdp import FSDP
+
+
+class ZeRO2(FSDP):
+    """A network with all weights on each rank; this rank updates its shard of each layer."""
+
+    def __init__(self, ranks, weights):
+        super().__init__(ranks, weights)
+        self.rows = [self.cut(weight) for weight in weights]
+        self.shares = [rows[ranks.rank] for rows in self.rows]  # views: an update changes the rows
+
+    def step(self, x, target):
+        """Train by one step on this rank's rows; return their loss."""
+        outputs, scattered = [x], {}
+        weights = [
+            rows.reshape(-1)[: a * b].reshape(a, b) for rows, (a, b) in zip(self.rows, self.shapes)
+        ]
+        for weight in weights:
+            outputs.append(forward(weight, outputs[-1]))
+        loss, error = loss_and_error(outputs[-1], target)
+        for layer in reversed(range(len(weights))):
+            place = weights[layer], outputs[layer], outputs[layer + 1]
+            gradient, error = backward(*place, error)
+            scattered[layer] = self.sender.submit(self.scatter, gradient)
+        for layer, share in scattered.items():
+            self.states[layer].update(self.shares[layer], share.result())
+        for layer, weight in enumerate(weights):
+            weight[:] = self.gather(layer)
+        return loss
+
 
 # %% [markdown]
-# Bytes for each weight. "After a step", ZeRO-1 holds what the formula says. DDP and FSDP have dropped their gradients
-# by then, 4 and 4/n bytes. "At the most" has what lasts for a moment only, which the formulas leave out: DDP's buckets
-# on their way, ZeRO-1's share of the means (4/n), and FSDP's whole layers, up to two of weights and a few of gradients.
-# These are as many bytes on any number of ranks; this network has few layers, so that they count.
+# ### Do all four learn the same?
+#
+# And what does each rank hold? The ZeRO paper counts for mixed precision: 2 bytes for FP16 weights, 2 for FP16
+# gradients, and 12 for the optimizer: FP32 weights and Adam's two numbers. This lab's FP32 has 4 + 4 + 8. Both sum to
+# 16, but the optimizer's part differs:
+#
+# | bytes per weight | DDP | ZeRO-1 | ZeRO-2 | FSDP (ZeRO-3) |
+# | --- | --- | --- | --- | --- |
+# | the paper: 2 + 2 + 12 | 16 | 4 + 12/n | 2 + 14/n | 16/n |
+# | this lab: 4 + 4 + 8 | 16 | 8 + 8/n | 4 + 12/n | 16/n |
+#
+# NumPy reports each array to Python's `tracemalloc`, so memory can be counted to the byte. All runs have the same
+# batch, however many ranks share it.
+
+# %%
+SCHEMES = ("DDP", "ZeRO-1", "ZeRO-2", "FSDP")
+memory, losses = {}, {}
+print(f"The memory of {len(SCHEMES)} schemes: about 3 s each", flush=True)
+for n in COUNTED:
+    for scheme in SCHEMES:
+        report = measure(n, [Run(scheme)], "--memory", rows=8 // n, steps=5)
+        memory[scheme, n] = [part / (BYTES / 4) for part in report["memory"]]
+        losses[scheme, n] = report["losses"][0]
+
+# %%
+FP32 = {  # bytes per weight on n ranks: weights, gradients, Adam's states
+    "DDP": lambda n: 4 + 4 + 8,
+    "ZeRO-1": lambda n: 4 + 4 + 8 / n,
+    "ZeRO-2": lambda n: 4 + 4 / n + 8 / n,
+    "FSDP": lambda n: 4 / n + 4 / n + 8 / n,
+}
+reference = losses["DDP", COUNTED[0]]
+apart = max(abs(a / b - 1) for run in losses.values() for a, b in zip(run, reference))
+print(f"losses of all schemes, on {COUNTED} ranks: at most {apart:.0e} apart, relative")
+rows = [
+    (scheme, str(n), f"{FP32[scheme](n):.1f}", *(f"{part:.1f}" for part in memory[scheme, n]))
+    for scheme in SCHEMES
+    for n in COUNTED
+]
+display(markdown.table(("", "ranks", "formula, FP32", "after a step", "peak"), rows))
+results.compare_guess(2, Measured(memory["ZeRO-1", COUNTED[-1]][0], unit="bytes", digits=1))
+
+# %% [markdown]
+# After a step, gradients are dropped, except in ZeRO-1, which has an array for them: DDP holds 4 bytes less than the
+# formula, ZeRO-2 and FSDP 4/n. The peak adds what lasts for a moment: DDP's buckets on their way, ZeRO-1's shard of the
+# means, whole layers of FSDP, which take the same bytes on any number of ranks.
 #
 # ### What is on the wire?
 #
-# The bytes that a node's interface sends in a step, against the formulas. (FSDP gathers the last layer once: its
-# weights are still there when the backward pass begins.)
+# The bytes that a node's interface sends in a step. (FSDP gathers the last layer once: its weights are still there when
+# the backward pass begins.)
 
-# %%
+# %% jupyter={"source_hidden": true}
 SENT = {
     "DDP": lambda n: 2 * (n - 1) / n,
     "ZeRO-1": lambda n: 2 * (n - 1) / n,
+    "ZeRO-2": lambda n: 2 * (n - 1) / n,
     "FSDP": lambda n: (3 - 1 / LAYERS) * (n - 1) / n,
 }
 sent = {}
 for n in () if no_wires else [n for n in COUNTED if n > 1]:
     print(f"{n} nodes: about 10 s", flush=True)
     with Testbed(n, "1 Gbit/s") as wires:
-        found = measure(n, *WAYS.values(), wires=wires, rows=8 // n, rounds=2)
-    sent |= {(name, n): found[way]["sent"] / BYTES for name, way in WAYS.items()}
+        runs = [Run(scheme) for scheme in SCHEMES]
+        report = measure(n, runs, "--wires", wires=wires, rows=8 // n, steps=3)
+    sent |= {(scheme, n): part / BYTES for scheme, part in zip(SCHEMES, report["sent"])}
 rows = [
-    (name, str(n), f"{SENT[name](n):.3f}", f"{times:.3f}", f"{times / SENT[name](n) - 1:+.1%}")
-    for name in WAYS
-    for n, times in ((n, times) for (way, n), times in sent.items() if way == name)
+    (
+        scheme,
+        str(n),
+        f"{SENT[scheme](n):.3f}",
+        f"{times:.3f}",
+        f"{times / SENT[scheme](n) - 1:+.1%}",
+    )
+    for (scheme, n), times in sorted(sent.items(), key=lambda item: SCHEMES.index(item[0][0]))
 ]
 if rows:
     heads = ("", "nodes", "formula, × the weights", "measured", "headers and the rest")
@@ -870,362 +1130,553 @@ if rows:
 # %% [markdown]
 # ### When is it hidden?
 #
-# DDP sends two times (n − 1)/n of the bytes, and hides them behind the backward pass, two thirds of the computing. FSDP
-# sends three times as much, and hides it behind all of it. Two over two thirds, and three over one: what do you expect?
-#
-# `fsdp_seconds` goes through a step as `ddp_seconds` did, with the core's part of a gather and of a scatter. One thread
-# sends and receives, in the order in which `step` asks for it.
+# DDP sends 2(n − 1)/n of the bytes behind the backward pass, two thirds of the computing. FSDP sends 3(n − 1)/n behind
+# all of it. Your ZeRO-1 hides nothing. Their plans:
 
 
 # %%
-def fsdp_seconds(rate, parts, n=2):
-    """Return the predicted seconds of a step of FSDP."""
-    costs = {what: parts.get(what, NOTHING) for what in ("gather", "scatter")}
-    on_wire = parts["start"] + (n - 1) / n * LAYER_BYTES * 8 / rate
-    travel = {what: max(copies + on_wire, core) for what, (copies, core, _) in costs.items()}
-    slows = {what: taken for what, (_, _, taken) in costs.items()}
-    forward, backward = parts["forward"] / LAYERS, parts["backward"] / LAYERS
-    now, last = 0.0, LAYERS - 1
-    wire_free = here = travel["gather"]  # `here`: when the weights that come next are there
+def zero1_plan(parts, n=2):
+    """Yield the actions of a ZeRO-1 step: "exchange" is a reduce-scatter and an all-gather."""
+    yield "compute", parts["forward"] + parts["backward"]
+    yield "send", 0, "exchange", LAYERS
+    yield "wait", 0
+    yield "compute", parts["update"] / n
+
+
+def fsdp_plan(parts, n=2):
+    """Yield the actions of an FSDP step: `step` of exercise 4."""
+    last = LAYERS - 1
+    yield "send", ("forward", 0), "gather", 1
     for layer in range(LAYERS):
-        now = max(now, here)
+        yield "wait", ("forward", layer)
         if layer < last:
-            wire_free = here = max(wire_free, now) + travel["gather"]
-            now += slows["gather"]
-        now += forward
+            yield "send", ("forward", layer + 1), "gather", 1
+        yield "compute", parts["forward"] / LAYERS
     for layer in reversed(range(LAYERS)):
         if layer < last:
-            now = max(now, here) + slows["scatter"]  # of the layer behind it
+            yield "wait", ("backward", layer)
         if layer > 0:
-            wire_free = here = max(wire_free, now) + travel["gather"]
-            now += slows["gather"]
-        now += backward
-        wire_free = max(wire_free, now) + travel["scatter"]  # its gradient
-    return max(now, wire_free) + parts["update"] / n
+            yield "send", ("backward", layer - 1), "gather", 1
+        yield "compute", parts["backward"] / LAYERS
+        yield "send", ("scatter", layer), "scatter", 1
+    for layer in reversed(range(LAYERS)):
+        yield "wait", ("scatter", layer)
+        yield "compute", parts["update"] / n / LAYERS
 
 
 if hidden:
     computing = parts["forward"] + parts["backward"]
-    hidden["FSDP"] = 8 * SENT["FSDP"](2) * BYTES / computing
-    for name, rate in hidden.items():
-        print(f"{name}'s sending takes as long as what can hide it at {show_rate(rate)}")
+    hidden["FSDP"] = 8 * HEADERS * SENT["FSDP"](2) * BYTES / computing
+    for scheme, rate in hidden.items():
+        print(f"{scheme} sends for as long as what can hide it computes at {show_rate(rate)}")
     same = abs(hidden["DDP"] / hidden["FSDP"] - 1) < 0.05
     first = "DDP's" if hidden["DDP"] > hidden["FSDP"] else "FSDP's"
     results.compare_guess(4, "both at the same rate" if same else first)
 
 # %% [markdown]
-# Both ways on wires of half that rate, of that rate, and of four times as much:
+# All three on wires of a quarter of FSDP's rate, of that rate, and of up to four times as much:
 
 # %%
-factors = (1,) if QUICK else (0.5, 1, 4)
-rates = [min(factor * hidden["FSDP"], MOST_RATE) for factor in factors] if hidden else []
-found_at = {}
+PLANS = {"DDP": partial(ddp_plan, layers=4), "ZeRO-1": zero1_plan, "FSDP": fsdp_plan}
+step_runs = [Run("alone"), *(Run(scheme) for scheme in PLANS)]
+rates = [min(factor * hidden["FSDP"], MAX_RATE) for factor in RATE_FACTORS] if hidden else []
+step_reports = {}
 with load.watch("section 4") as step_others:
     for rate in rates:
-        print(f"wires of {show_rate(rate)}: about 20 s", flush=True)
+        print(f"Wires of {show_rate(rate)}, {ROUNDS} launches: about 40 s", flush=True)
         with Testbed(2, rate) as wires:
-            found_at[rate] = measure(2, "alone", DDP, "FSDP", wires=wires)
+            step_reports[rate] = [
+                measure(2, step_runs, "--costs", wires=wires) for _ in range(ROUNDS)
+            ]
 
 # %%
-step_ms, foreseen = {}, {}  # by rate and way; predictions by the wire, and with the core
-for rate, found in found_at.items():
-    known = (parts_of(found), parts_of(found) | core_of(found))
-    foreseen[rate, "DDP"] = [1e3 * ddp_seconds(4, rate, parts) for parts in known]
-    foreseen[rate, "FSDP"] = [1e3 * fsdp_seconds(rate, parts) for parts in known]
-    for name, way in (("nothing sent", "alone"), ("DDP", DDP), ("FSDP", "FSDP")):
-        step_ms[rate, name] = milliseconds(found[way]["seconds"])
-rows = [
-    (show_rate(rate), name, *(f"{ms:.0f}" for ms in predicted), str(step_ms[rate, name]))
-    for (rate, name), predicted in foreseen.items()
-]
-of_fsdp = {}  # how many times as fast FSDP's steps are as DDP's, by rate
-if found_at:
-    heads = ("wire", "way", "by the wire, ms", "wire and core, ms", "measured")
-    display(markdown.table(heads, rows))
-for rate, found in found_at.items():
-    of_fsdp[rate] = ratio(*(1 / np.array(found[way]["seconds"]) for way in ("FSDP", DDP)))
-    by_wire, with_core = np.divide(foreseen[rate, "DDP"], foreseen[rate, "FSDP"])
-    print(f"{show_rate(rate)}: FSDP {of_fsdp[rate]} times as fast as DDP")
-    print(f"    predicted: {by_wire:.2f} by the wire, {with_core:.2f} by wire and core")
+step_ms, step_predictions = {}, {}
+for rate, reports in step_reports.items():
+    for run in step_runs:
+        step_ms[rate, run.scheme] = milliseconds(rounds_of(reports, step_runs, run))
+    for scheme, plan in PLANS.items():
+        name = f"{show_rate(rate)}, {scheme}"
+        step_predictions[rate, scheme] = predict(name, plan, reports, rate, step_ms[rate, scheme])
+if step_predictions:
+    print_predictions(step_predictions.values())
 
 # %% jupyter={"source_hidden": true}
-if found_at:
-    figure, axes = plt.subplots(
-        1, len(rates), figsize=(4.5 * len(rates), 4), sharey=True, squeeze=False
-    )
+COMPARED = (("FSDP", "DDP"), ("FSDP", "ZeRO-1"))
+speedups, expected, right = {}, {}, 0
+for rate, reports in step_reports.items():
+    for one, other in COMPARED:
+        speeds = (1 / rounds_of(reports, step_runs, Run(scheme)) for scheme in (one, other))
+        speedups[rate, one, other] = gain = ratio(*speeds)
+        wire, core = (
+            step_predictions[rate, other][i].predicted / step_predictions[rate, one][i].predicted
+            for i in (0, 1)
+        )
+        expected[rate, one, other] = core
+        agrees = gain.faster == (core > 1) if gain.significant else gain.low <= core <= gain.high
+        right += agrees
+        print(
+            f"{show_rate(rate)}, {one} vs {other}: {Measured(*gain, '×')}, {gain.verdict}; ", end=""
+        )
+        print(f"predicted {wire:.2f}× by the wire alone, {core:.2f}× by wire and core")
+if speedups:
+    print(f"Wire and core predict which is faster in {right} of {len(speedups)} comparisons.")
+
+# %% jupyter={"source_hidden": true}
+if step_reports:
+    figure, axes = plt.subplots(1, len(rates), figsize=(11, 4.2), squeeze=False)
     for axis, rate in zip(axes[0], rates):
-        both = [(rate, name) for name in ("DDP", "FSDP")]
-        alone = step_ms[rate, "nothing sent"]
-        predicted = zip(*(foreseen[each] for each in both))
-        by_name = dict(zip(("the wire", "wire and core"), predicted))
-        draw_steps(axis, ("DDP", "FSDP"), [step_ms[each] for each in both], by_name, alone)
+        both = [step_predictions[rate, scheme] for scheme in PLANS]
+        wire, core = ([pair[i].predicted for pair in both] for i in (0, 1))
+        measured = [step_ms[rate, scheme] for scheme in PLANS]
+        draw_steps(axis, list(PLANS), measured, wire, core, step_ms[rate, "alone"])
         axis.set_title(show_rate(rate))
     axes[0][0].set_ylabel("time of a step (ms)")
-    figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside right upper")
-    figure.suptitle("Steps of DDP and FSDP on two nodes, with 95% intervals")
-    told = "; ".join(
-        f"{show_rate(rate)}, {name}: {step_ms[rate, name]}, predicted {wire:.0f} by the wire"
-        f" and {both:.0f} by wire and core"
-        for (rate, name), (wire, both) in foreseen.items()
+    figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
+    figure.suptitle("Steps on two nodes at three rates, with 95% intervals")
+    descriptions = [
+        f"{core}; by the wire alone {wire.predicted:.0f} ms"
+        for wire, core in step_predictions.values()
+    ]
+    plots.show(
+        figure,
+        alt=f"Time of a step. {'. '.join(descriptions)}.",
+        keep=results,
+        watched=[step_others],
     )
-    plots.show(figure, alt=f"Time of a step. {told}.", keep=results, watched=[step_others])
 
 # %% [markdown]
-# By the wire alone, both ways stop hiding at the same rate, nearly: FSDP sends half as much again, and has half as much
-# again to hide it behind. So on a fast network its memory would cost nothing, and on a wire so slow that hardly
-# anything is hidden, the price would be the half more.
-#
-# With the core, that may change. FSDP sends more messages and copies whole layers twice, and where a rank has one core,
-# that core does it. Which of the two predictions do your intervals agree with?
+# By the wire alone, DDP and FSDP stop being hidden at nearly the same rate: FSDP sends half as much again, and has half
+# as much again to hide it behind. So on a fast network its memory saving would be free. With the core, that can change:
+# FSDP makes three calls per layer, and where a rank has only one core, that core does it all.
 
 # %% [markdown]
 # ## 5 · Which one?
 #
-# ### Exercise 5 · Choose
+# ### From which rate on?
 #
-# Write `choose(parameters, memory, ranks, rate, seconds)`: for a network of so many parameters in float32 with Adam, on
-# ranks with `memory` bytes each, wires of `rate` bits/s for each rank, and `seconds` of computing in a step. Leave out
-# what lasts for a moment only, and activations. The bytes that a rank holds, and sends in a step, for each parameter:
+# Let *S* be the seconds to send (n − 1)/n of the FP32 weights. By the wire alone, without headers, with *c* seconds of
+# computing, a third of it forward:
 #
-# | | holds | sends |
+# | | bytes held per weight | a step takes |
 # | --- | --- | --- |
-# | `"DDP"` | 16 | 2(n − 1)/n · 4 |
-# | `"ZeRO-1"` | 8 + 8/n | 2(n − 1)/n · 4 |
-# | `"FSDP"` | 16/n | 3(n − 1)/n · 4 |
+# | DDP | 16 | c/3 + the longer of 2c/3 and 2S |
+# | ZeRO-1, as yours | 8 + 8/n | c + 2S |
+# | FSDP | 16/n | the longer of c and 3S |
 #
-# Take a step to last as long as the longer of the two, computing and sending. Return a pair: the first way of the table
-# that fits into the memory, and the seconds of its step. If none fits, return `None`.
+# ### Exercise 5 · The crossover
+#
+# A network fits with the last two only. ZeRO-1 sends less, FSDP hides more: which is faster depends on the wire. Write
+# `crossover(parameters, ranks, seconds)`: return the rate, in bits/s, at which both take equally long, for this many
+# FP32 weights and seconds of computing. First decide: at that rate, is FSDP's step computing or sending?
 
 
 # %%
-def choose(parameters, memory, ranks, rate, seconds):
-    """Return the first way that fits and the seconds of its step, or None."""
+def crossover(parameters, ranks, seconds):
+    """Return the rate in bits/s of a rank's wire at which ZeRO-1 and FSDP are equally fast."""
     ### BEGIN SOLUTION
-    n = ranks
-    for way, held, passes in (("DDP", 16, 2), ("ZeRO-1", 8 + 8 / n, 2), ("FSDP", 16 / n, 3)):
-        if parameters * held <= memory:
-            sending = passes * (n - 1) / n * 4 * parameters * 8 / rate
-            return way, max(seconds, sending)
-    return None
+    # FSDP is sending there: hidden behind computing, it would be faster. So 3S = c + 2S, or S = c.
+    return (ranks - 1) / ranks * 4 * parameters * 8 / seconds
     ### END SOLUTION
 
 
 # %% tags=["nbval-check-output"]
-choose = check(5, choose)
+crossover = check(5, crossover)
+
+# %%
+if speedups:
+    turn = crossover(LAYERS * WIDTH**2, 2, computing)
+    print(
+        f"This lab's network, 2 nodes: FSDP should be faster than ZeRO-1 above {show_rate(turn)}."
+    )
+    for rate in rates:
+        gain = speedups[rate, "FSDP", "ZeRO-1"]
+        seen = "FSDP" if gain.faster else "ZeRO-1"
+        verdict = f"{seen} is faster" if gain.significant else gain.verdict
+        print(f"{show_rate(rate)}: expected {'FSDP' if rate > turn else 'ZeRO-1'}; {verdict}")
 
 # %% tags=["nbval-check-output"]
-# What, parameters, bytes of memory a rank, ranks, bits/s, seconds of computing in a step.
+# What, parameters, bytes of memory per rank, ranks, bits/s, seconds of computing in a step.
 CASES = (
     ("ResNet-50, 4 nodes, 10 Gbit/s", 25.6e6, 16e9, 4, 10e9, 2),
-    ("1 billion, 4 nodes, 10 Gbit/s", 1e9, 16e9, 4, 10e9, 10),
-    ("1 billion, 4 nodes of 12 GB", 1e9, 12e9, 4, 10e9, 10),
+    ("1 billion, 4 nodes of 12 GB, 10 Gbit/s", 1e9, 12e9, 4, 10e9, 10),
+    ("1 billion, 4 nodes of 12 GB, 1 Gbit/s", 1e9, 12e9, 4, 1e9, 10),
     ("7 billion, 8 ranks of 24 GB, 100 Gbit/s", 7e9, 24e9, 8, 100e9, 5),
     ("7 billion, 8 ranks of 24 GB, 10 Gbit/s", 7e9, 24e9, 8, 10e9, 5),
     ("70 billion, 8 ranks of 80 GB, 400 Gbit/s", 70e9, 80e9, 8, 400e9, 10),
 )
-for what, *case in CASES:
-    chosen = choose(*case)
-    told = f"{chosen[0]}, {chosen[1]:.1f} s a step" if chosen else "does not fit"
-    print(f"{what:42}{told}")
+for what, parameters, room, n, rate, seconds in CASES:
+    S = (n - 1) / n * 4 * parameters * 8 / rate
+    takes = {
+        "DDP": seconds / 3 + max(2 * seconds / 3, 2 * S),
+        "ZeRO-1": seconds + 2 * S,
+        "FSDP": max(seconds, 3 * S),
+    }
+    fits = [scheme for scheme in takes if parameters * FP32[scheme](n) <= room]
+    steps = ", ".join(f"{scheme} {takes[scheme]:.1f} s" for scheme in fits) or "nothing fits"
+    print(f"{what:42}{steps}")
 
 # %% [markdown]
-# Seven billion parameters on 8 ranks of 24 GB, as a sum on paper: DDP holds 112 GB on each rank, ZeRO-1 63, FSDP 14.
-# With 10 Gbit/s, FSDP sends for nearly a minute: then larger batches or
-# [**gradient accumulation**](../docs/glossary.md#gradient-accumulation) give the wire more computing to hide behind
-# (lab 08, section 8), or weights travel in bfloat16. Seventy billion don't fit even so: more ranks,
-# [**tensor parallelism**](../docs/glossary.md#tensor-parallelism) (lab 10, section 7), or a pipeline.
+# On a slow wire, more computing per gather helps, or BF16 on the wire, which halves the bytes.
 #
-# ## 6 · A pipeline
+# ### Micro-batches
 #
-# In [**pipeline parallelism**](../docs/glossary.md#pipeline-parallelism), each rank has some of the layers, and passes
-# its outputs on. Only activations travel, and those are few bytes. But while the first rank computes, the others wait.
-# So the batch is cut into *m* micro-batches that follow each other (GPipe, Huang et al. 2019,
-# [arXiv 1811.06965](https://arxiv.org/abs/1811.06965)). With *p* ranks, the share of the time in which a rank waits,
-# the *bubble*, is (p − 1)/(m + p − 1).
+# [**Gradient accumulation**](../docs/glossary.md#gradient-accumulation) sums the gradients of *k* micro-batches before
+# an update. With DDP, only the last one has to send. Under FSDP it saves far less: each micro-batch gathers the weights
+# twice. Sent per micro-batch, in units of (n − 1)/n of the weights' bytes:
 #
-# Stages sleep here instead of computing, so that four of them need no four cores. What is measured is the waiting.
+# | | by default | gradients once per *k* |
+# | --- | --- | --- |
+# | DDP | 2 | 2/k, with `no_sync` |
+# | FSDP | 3 | 2 + 1/k, with `set_requires_gradient_sync(False)` until the last |
+# | FSDP, `reshard_after_forward=False` | 2 | 1 + 1/k |
+#
+# The price: whole gradients on each rank until the last micro-batch; with `reshard_after_forward=False`, all weights
+# from the forward to the backward pass. Larger micro-batches cost activations instead.
 
-# %%
-# %%writefile work/pipeline.py
-"""Time a pipeline whose stages sleep in place of computing: python work/pipeline.py --help"""
+# %% [markdown]
+# ### Activations
+#
+# The backward pass needs the output of every layer. That memory grows with the micro-batch, and no scheme above shards
+# it. [**Activation checkpointing**](../docs/glossary.md#activation-checkpointing) stores every *k*-th output only, and
+# computes the others again, *k* layers at a time: about a third more computing. Counted (folded), on one rank:
 
-import argparse
-import json
-import time
-from pathlib import Path
-
-import numpy as np
-from mpi4py import MPI
-
-RANKS = MPI.COMM_WORLD
-BEFORE, AFTER = RANKS.rank - 1, RANKS.rank + 1
-
-
-def stage(source, goal, seconds):
-    """Receive a micro-batch, compute, send on; the first stage takes none, the last sends none."""
-    rows = np.zeros(1000, np.float32)
-    if 0 <= source < RANKS.size:
-        RANKS.Recv(rows, source)
-    time.sleep(seconds)
-    if 0 <= goal < RANKS.size:
-        RANKS.Send(rows, goal)
+# %% jupyter={"source_hidden": true}
+sys.path.insert(0, str(work.resolve()))
+import mlp
 
 
-def step(count, forward_s):
-    """Train one step of so many micro-batches: all forward, then all backward (GPipe)."""
-    for _ in range(count):
-        stage(BEFORE, AFTER, forward_s)
-    for _ in range(count):
-        stage(AFTER, BEFORE, 2 * forward_s)
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--counts", type=int, nargs="+", help="micro-batches in a step")
-    parser.add_argument("--forward", type=float, help="seconds of a stage, forward")
-    parser.add_argument("--rounds", type=int)
-    parser.add_argument("--out", default="work/pipeline.json")
-    args = parser.parse_args()
-    seconds = {count: [] for count in args.counts}
-    for _ in range(args.rounds):
-        for count in args.counts:
-            RANKS.Barrier()
-            begin = time.perf_counter()
-            step(count, args.forward)
-            seconds[count].append(RANKS.allreduce(time.perf_counter() - begin, MPI.MAX))
-    if RANKS.rank == 0:
-        Path(args.out).write_text(json.dumps(seconds))
-
-
-if __name__ == "__main__":
-    main()
-
-
-# %%
-bubbles = {}
-print(f"{len(STAGES)} pipelines, about 10 s each", flush=True)
-for p in STAGES:
-    run_ranks(
-        p,
-        "work/pipeline.py",
-        *("--counts", *MICRO_BATCHES, "--forward", STAGE_S, "--rounds", PIPELINE_ROUNDS),
-        env={"MPIR_CVAR_ENABLE_HEAVY_YIELD": 1, "MPIR_CVAR_POLLS_BEFORE_YIELD": 10},
-        threads=1,
-        show=False,
-    )
-    for count, seconds in json.loads((work / "pipeline.json").read_text()).items():
-        busy = 3 * STAGE_S * int(count)  # forward and backward of all micro-batches
-        bubbles[p, int(count)] = 1 - busy / float(np.median(seconds))
-
-
-def simulated_bubble(p, m):
-    """Return the share of the time that a rank waits, micro-batch by micro-batch."""
-    free = [0.0] * p  # when each stage is done with what it has
-    for order, spent in ((range(p), 1), (range(p)[::-1], 2)):
-        for _ in range(m):
-            arrives = 0.0
-            for stage in order:
-                arrives = free[stage] = max(free[stage], arrives) + spent
-    return 1 - 3 * m / max(free)
+def peak_outputs(every):
+    """Return the peak memory of a step that keeps every n-th output, in outputs of a layer."""
+    weights = mlp.random_weights(LAYERS, WIDTH)
+    x, target = mlp.share_of_batch(4 * ROWS, WIDTH, 0, 0, 1)
+    tracemalloc.start()
+    stored, output = {0: x}, x
+    for layer, weight in enumerate(weights, start=1):
+        output = mlp.forward(weight, output)
+        if layer % every == 0:
+            stored[layer] = output
+    _, error = mlp.loss_and_error(output, target)
+    del output
+    for first in range(LAYERS - every, -1, -every):
+        outputs, segment = [stored[first]], weights[first : first + every]
+        for weight in segment[:-1]:  # again
+            outputs.append(mlp.forward(weight, outputs[-1]))
+        outputs.append(stored.pop(first + every))
+        for weight, inputs in zip(reversed(segment), outputs[-2::-1]):
+            _, error = mlp.backward(weight, inputs, outputs.pop(), error)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return peak / x.nbytes
 
 
 rows = [
-    (str(p), str(m), f"{(p - 1) / (m + p - 1):.0%}", f"{simulated_bubble(p, m):.0%}", f"{got:.0%}")
-    for (p, m), got in bubbles.items()
+    (str(every), str(LAYERS // every + every - 1), f"{peak_outputs(every):.1f}")
+    for every in CHECKPOINTS
 ]
-display(markdown.table(("ranks", "micro-batches", "formula", "simulated", "measured"), rows))
+display(markdown.table(("kept: every …", "outputs, by formula", "peak, in outputs"), rows))
 
 # %% [markdown]
-# The measured bubble has what the formula leaves out: messages, and that a sleep ends late. Many micro-batches make the
-# bubble small. What do they cost? (Each is a smaller product: lab 02 shows what that does to speed. And the outputs of
-# all of them are kept until the backward pass.)
+# The formula: of L layers, L/k outputs stored and k − 1 computed again, with a minimum near k = √L. The peak also holds
+# errors and a layer's gradient.
+#
+# Larger runs also use *hybrid* sharding (HSDP: shards within a node, replicas across nodes) and *sharded checkpoints*
+# (each rank writes its shards). Where nothing fits, add ranks,
+# [**tensor parallelism**](../docs/glossary.md#tensor-parallelism) (lab 10) or a pipeline.
+#
+# ## 6 · A pipeline, in one picture
+#
+# In [**pipeline parallelism**](../docs/glossary.md#pipeline-parallelism), each rank has some of the layers and passes
+# its outputs on. Only activations travel. But while the first rank computes, the others wait. So the batch is cut into
+# *m* micro-batches ([GPipe, Huang et al. 2019](https://arxiv.org/abs/1811.06965)). With *p* ranks, a rank idles for
+# (p − 1)/(m + p − 1) of the step: the *bubble*.
+
+# %% jupyter={"source_hidden": true}
+figure, axes = plt.subplots(2, 1, figsize=(10, 4.6), sharex=True)
+p, bubbles = 4, []
+for axis, m in zip(axes, (1, 4)):
+    free = [0.0] * p  # when each rank is done with what it has
+    for order, spent, color in ((range(p), 1, plots.SKY), (range(p)[::-1], 2, plots.ORANGE)):
+        for batch in range(m):
+            arrives = 0.0
+            for rank in order:
+                begin = max(free[rank], arrives)
+                arrives = free[rank] = begin + spent / m
+                label = ("forward" if spent == 1 else "backward") if rank + batch == 0 else None
+                axis.barh(rank, spent / m, left=begin, color=color, edgecolor="black", label=label)
+    bubbles.append(f"{m} micro-batch{'es' if m > 1 else ''}: {1 - 3 / max(free):.0%} idle")
+    axis.set(title=bubbles[-1], ylabel="rank", yticks=range(p))
+    axis.invert_yaxis()
+    axis.grid(visible=False)
+axes[1].legend(loc="lower right", ncols=2)
+axes[1].set_xlabel("time, in forward passes of a whole batch through one rank")
+figure.suptitle(f"A pipeline of {p} ranks, calculated")
+plots.show(
+    figure,
+    alt=f"When {p} ranks compute, backward twice as long as forward: {', '.join(bubbles)}.",
+)
+
+# %% [markdown]
+# More micro-batches shrink the bubble, at the price of smaller matmuls and of all their outputs, stored until the
+# backward pass. The *1F1B* order starts backward passes earlier: the same bubble, fewer outputs.
 
 # %% [markdown]
 # ## 7 · The same in PyTorch
 #
-# Now the same network, on the same data, in PyTorch. `DistributedDataParallel` wraps the network, once. `fully_shard`,
-# FSDP's second version, is called for each layer. Both send by *gloo*, PyTorch's library for CPUs; on GPUs it would be
-# NCCL. Which lines stand for your buckets, your `gather`, your `scatter`?
+# Now train the same network, on the same data, in PyTorch. `DistributedDataParallel` wraps the whole network.
+# `fully_shard`, the second version of FSDP, wraps each layer. Both send through *Gloo*, PyTorch's library for CPUs; on
+# GPUs they would use NCCL. Read `wrap` and `train_step`: where are your buckets, your `gather` and your `scatter`?
 #
-# PyTorch is not among the labs' packages: `./lab setup --torch` installs its build for CPUs, 1 GB. Without it, this
-# section's cells say so, and the lab goes on.
+# | option | what it changes |
+# | --- | --- |
+# | `bucket_cap_mb=4` | DDP's buckets hold 4 MiB; the default is 25 |
+# | `no_sync()` | DDP adds up the gradients of several micro-batches and averages the sum once |
+# | `set_requires_gradient_sync(False)` | the same for FSDP |
+# | `reshard_after_forward=False` | FSDP keeps the gathered weights until the backward pass |
+# | `MixedPrecisionPolicy` | FSDP computes and sends in bfloat16; its shards stay in float32 |
+#
+# PyTorch is not one of the labs' packages. `./lab setup --torch` installs its build for CPUs (1 GB). If it is missing,
+# this section shows what other machines measured.
+
+# %% jupyter={"source_hidden": true}
+BYTES_ROWS = {
+    way: f"PyTorch, {way}, 2 nodes: sent per step, × the weights" for way in ("DDP", "FSDP")
+}
+BUCKET_ROW = "PyTorch, DDP: buckets of 4 vs 25 MiB, steps per second"
+FSDP_ROW = "PyTorch, FSDP vs DDP, steps per second"
+THREADS_ROW = "PyTorch, one rank: all cores vs torchrun's 1 thread"
+SCRIPT_ROW = "PyTorch's DDP vs Horovod, lab 07's script, images/s"
+TORCH_ROWS = [
+    (name, "") for name in (*BYTES_ROWS.values(), BUCKET_ROW, FSDP_ROW, THREADS_ROW, SCRIPT_ROW)
+]
+torch_rows = {}  # by name: figure, limit, watches
+
+
+def conclude(what, times):
+    """Return a line with a ratio, its record by rank, and the verdict."""
+    record = f", {times.record}" if times.record else ""
+    return f"{what}: {times}×{record}: {times.verdict}"
+
+
+no_torch = torch_ranks.obstacle()
+if no_torch:
+    print(f"Not here: {no_torch}")
+    elsewhere = table_of_machines("11", about="PyTorch")
+    display(Markdown(elsewhere or "docs/other-machines.md has no results of other machines yet."))
 
 # %%
+# %%writefile work/in_torch.py
+"""The network of mlp.py in PyTorch, wrapped in several ways, and a training step."""
+
+import contextlib
+
+import torch
+from mlp import random_weights
+from torch import nn
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+BF16 = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)
+WAYS = {  # the wrapper, its options, micro-batches in a step, whether each of them is averaged
+    "nothing sent": (None, {}, 1, True),
+    "DDP": ("DDP", {}, 1, True),
+    "DDP, bucket_cap_mb=4": ("DDP", {"bucket_cap_mb": 4}, 1, True),
+    "DDP, 4 micro-batches": ("DDP", {}, 4, True),
+    "DDP, 4 micro-batches, no_sync": ("DDP", {}, 4, False),
+    "FSDP": ("FSDP", {}, 1, True),
+    "FSDP, reshard_after_forward=False": ("FSDP", {"reshard_after_forward": False}, 1, True),
+    "FSDP, bfloat16": ("FSDP", {"mp_policy": BF16}, 1, True),
+    "FSDP, 4 micro-batches": ("FSDP", {}, 4, True),
+    "FSDP, 4 micro-batches, no sync": ("FSDP", {}, 4, False),
+}
+
+
+def network(layers, width):
+    """Return the network of mlp.py; PyTorch stores a layer's weights as (out, in)."""
+    parts = []
+    for weight in random_weights(layers, width):
+        linear = nn.Linear(width, width, bias=False)
+        linear.weight.data.copy_(torch.from_numpy(weight.T))
+        parts += [linear, nn.ReLU()]
+    return nn.Sequential(*parts)
+
+
+def wrap(model, wrapper, options):
+    """Return the model as a rank trains it."""
+    if wrapper == "DDP":
+        return DistributedDataParallel(model, **options)
+    if wrapper == "FSDP":
+        for part in model:
+            if isinstance(part, nn.Linear):
+                fully_shard(part, **options)
+        fully_shard(model, **options)
+    return model
+
+
+def averaging(model, wanted):
+    """Return a context in which `backward` averages gradients, or only adds them up."""
+    if isinstance(model, FSDPModule):
+        model.set_requires_gradient_sync(wanted)
+    elif isinstance(model, DistributedDataParallel) and not wanted:
+        return model.no_sync()
+    return contextlib.nullcontext()
+
+
+def train_step(model, optimizer, x, target, count, each):
+    """Train by one step of `count` micro-batches; return this rank's loss."""
+    total = 0.0
+    for number in range(count):
+        rows = slice(number, None, count)
+        with averaging(model, each or number == count - 1):
+            loss = ((model(x[rows]) - target[rows]) ** 2).mean() / 2 / count
+            loss.backward()
+        total += loss.item()
+    optimizer.step()
+    optimizer.zero_grad()
+    return total
+
+
+# %% jupyter={"source_hidden": true}
 # %%writefile work/torch_steps.py
-"""Train the network of mlp.py in PyTorch: python work/torch_steps.py --help"""
+"""Count the bytes and the memory of each way, then time steps: python work/torch_steps.py --help"""
 
 import argparse
+import ctypes
+import gc
 import json
-import os
+import threading
 import time
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from mlp import random_weights, share_of_batch
-from torch import nn
-from torch.distributed.fsdp import fully_shard
+from in_torch import WAYS, network, train_step, wrap
+from mlp import share_of_batch
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from labkit.testbed import traffic
 
 
-def network(layers, width):
-    """Return the network of mlp.py; PyTorch keeps a layer's weights as (out, in)."""
-    parts = []
-    for weight in random_weights(layers, width):
-        linear = nn.Linear(width, width, bias=False)
-        linear.weight = nn.Parameter(torch.from_numpy(weight.T.copy()))
-        parts += [linear, nn.ReLU()]
-    return nn.Sequential(*parts)
+class Mallinfo(ctypes.Structure):
+    """What the C library has allocated: mallinfo2(3)."""
+
+    _fields_ = [(f"field{number}", ctypes.c_size_t) for number in range(10)]
 
 
-def train(args, rank, size):
-    """Return losses, seconds and bytes sent of each step."""
-    model = network(args.layers, args.width)
-    if args.way == "DDP":
-        model = DistributedDataParallel(model)
-    else:
-        for part in model:
-            if isinstance(part, nn.Linear):
-                fully_shard(part)
-        fully_shard(model)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    found = {"losses": [], "seconds": [], "sent": []}
-    for step in range(args.steps):
-        x, target = map(torch.from_numpy, share_of_batch(args.rows, args.width, step, rank, size))
+LIBC = ctypes.CDLL(None)
+LIBC.mallinfo2.restype = Mallinfo
+
+
+def allocated():
+    """Return the bytes in use: of malloc's heap, and of large blocks with mappings of their own."""
+    info = LIBC.mallinfo2()
+    return info.field7 + info.field4
+
+
+class Peak:
+    """The most bytes in use within a `with` block, sampled every tenth of a millisecond."""
+
+    def __enter__(self):
+        self.bytes, self.open = allocated(), True
+        self.thread = threading.Thread(target=self.watch)
+        self.thread.start()
+        return self
+
+    def watch(self):
+        while self.open:
+            self.bytes = max(self.bytes, allocated())
+            time.sleep(1e-4)
+
+    def __exit__(self, *_):
+        self.open = False
+        self.thread.join()
+
+
+def reduce(value, operation=dist.ReduceOp.SUM):
+    """Return the sum of the ranks' values, or what else the operation makes of them."""
+    total = torch.tensor(value, dtype=torch.float64)
+    dist.all_reduce(total, op=operation)
+    return total.item()
+
+
+def build(args, way):
+    """Return the wrapped network and its optimizer."""
+    model = wrap(network(args.layers, args.width), *WAYS[way][:2])
+    return model, torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
+
+
+def batch(args, rows, number):
+    """Return this rank's inputs and targets for a step."""
+    place = dist.get_rank(), dist.get_world_size()
+    return map(torch.from_numpy, share_of_batch(rows, args.width, number, *place))
+
+
+def count(args, way):
+    """Return the losses, and of the last step the bytes sent, DDP's buckets, the peak of memory."""
+    bucket_bytes, losses = [], []
+
+    def average_and_note(group, bucket):
+        bucket_bytes.append(bucket.buffer().nbytes)
+        return allreduce_hook(group, bucket)
+
+    gc.collect()
+    empty = allocated()
+    model, optimizer = build(args, way)
+    if isinstance(model, DistributedDataParallel):
+        model.register_comm_hook(dist.group.WORLD, average_and_note)
+    for number in range(args.count):
+        bucket_bytes.clear()
         dist.barrier()
-        before, begin = traffic().sent, time.perf_counter()
-        loss = ((model(x) - target) ** 2).mean() / 2
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        found["seconds"].append(time.perf_counter() - begin)
-        found["sent"].append(traffic().sent - before)
-        loss = loss.detach()
-        dist.all_reduce(loss)
-        found["losses"].append(loss.item() / size)
-    return found
+        before = traffic().sent if args.wires else 0
+        with Peak() as peak:
+            loss = train_step(model, optimizer, *batch(args, args.few, number), *WAYS[way][2:])
+        dist.barrier()
+        sent = traffic().sent - before if args.wires else 0
+        losses.append(reduce(loss) / dist.get_world_size())
+    return {
+        "losses": losses,
+        "sent": reduce(sent) / dist.get_world_size(),  # bytes per rank
+        "most": reduce(peak.bytes - empty, dist.ReduceOp.MAX),
+        "buckets": bucket_bytes,
+    }
+
+
+def time_steps(args):
+    """Return the seconds of a step in each round, on the slowest rank, by way."""
+    models = {way: build(args, way) for way in args.timed}
+    seconds = {way: [] for way in models}
+    x, target = batch(args, args.rows, 0)
+    for turn in range(-1, args.rounds):  # the first does not count
+        for way, (model, optimizer) in models.items():
+            dist.barrier()
+            begin = time.perf_counter()
+            for _ in range(args.steps):
+                train_step(model, optimizer, x, target, *WAYS[way][2:])
+            slowest = reduce((time.perf_counter() - begin) / args.steps, dist.ReduceOp.MAX)
+            seconds[way] += [slowest] * (turn >= 0)
+    return seconds
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     add = parser.add_argument
-    add("--way", choices=("DDP", "FSDP2"))
     add("--layers", type=int)
     add("--width", type=int)
-    add("--rows", type=int, help="of each rank, in a step")
-    add("--steps", type=int)
+    add("--few", type=int, help="rows of each rank, in a step that is counted")
+    add("--count", type=int, help="steps that are counted")
+    add("--rows", type=int, help="rows of each rank, in a step that is timed")
+    add("--rounds", type=int, help="of all ways, alternating")
+    add("--steps", type=int, help="of a way in a round")
+    add("--timed", nargs="*", default=[], help="the ways to time")
+    add("--wires", action="store_true", help="count what the node's interface sends")
     add("--out", default="work/torch_steps.json")
     args = parser.parse_args()
-    # mpirun says who this is, and of how many. Where all meet, other variables say.
-    rank, size = int(os.environ["PMI_RANK"]), int(os.environ["PMI_SIZE"])
-    dist.init_process_group("gloo", rank=rank, world_size=size)
-    torch.set_num_threads(1)
-    found = train(args, rank, size)
-    if rank == 0:
-        Path(args.out).write_text(json.dumps(found))
-    # Here, where no model holds the process group any more: PyTorch may hang otherwise.
+    dist.init_process_group("gloo")
+    counted = {way: count(args, way) for way in WAYS}
+    results = {"counted": counted, "seconds": time_steps(args)}
+    if dist.get_rank() == 0:
+        Path(args.out).write_text(json.dumps(results))
+    dist.barrier()
     dist.destroy_process_group()
 
 
@@ -1233,72 +1684,218 @@ if __name__ == "__main__":
     main()
 
 
-# %%
-not_here = torch_ranks.obstacle() or no_wires
-in_torch = {}
-if not_here:
-    print(f"Not here: {not_here}")
-else:
-    print("DDP and FSDP2 on 2 nodes: about 20 s", flush=True)
-    steps = len(losses["DDP", 2])
-    flags = {"layers": LAYERS, "width": WIDTH, "rows": 8 // 2, "steps": steps}
-    with Testbed(2, "1 Gbit/s") as wires:
-        for way in ("DDP", "FSDP2"):
-            arguments = [f"--{name}={value}" for name, value in flags.items()]
-            run_ranks(
-                2,
-                "work/torch_steps.py",
-                f"--way={way}",
-                *arguments,
-                threads=1,
-                env=torch_ranks.variables(wires),
-                network=wires,
-                show=False,
-            )
-            in_torch[way] = json.loads((work / "torch_steps.json").read_text())
-
-# %%
-rows = []
-for way, found in in_torch.items():
-    own = way.removesuffix("2")  # your DDP, your FSDP
-    apart = max(abs(a / b - 1) for a, b in zip(found["losses"], losses[own, 2]))
-    # The first step does not count: connections are made in it.
-    times = float(np.mean(found["sent"][1:])) / BYTES
-    rows.append((way, f"{apart:.0e}", f"{times:.2f}", f"{sent[own, 2]:.2f}", f"{SENT[own](2):.2f}"))
-results.hand_in(
-    "7",
-    *(
-        (
-            f"PyTorch's {way}, 2 nodes: sent in a step, of the weights",
-            "",
-            Measured(float(times), unit="×"),
-            f"{formula}× by the formula",
-        )
-        for way, _, times, _, formula in rows
-    ),
-)
-if rows:
-    heads = ("PyTorch", "losses apart from yours", "sent, × the weights", "yours", "formula")
-    display(markdown.table(heads, rows))
-
 # %% [markdown]
-# The losses are those of your scripts, up to rounding. DDP sends what yours sends. FSDP2 sends more than the formula:
-# PyTorch makes gloo's reduce-scatter of an all-reduce, of which each rank keeps its share (`ProcessGroupGloo.cpp` in
-# its source). So it sends four times (n − 1)/n of the weights instead of three. On GPUs, NCCL has a reduce-scatter.
+# ### What each way sends
 #
-# ### Lab 07's script
-#
-# And the whole script? The next cell, folded, is lab 07's `train_hvd.py` in PyTorch: the same arguments, network and
-# digits, warm-up, checkpoints, resuming. Comments that begin with `# DDP:` mark the six steps. Lay the two side by
-# side: which of your lines became shorter, and which are still yours?
+# Count first, on paper. In a step, how often is each weight gathered, and how often is its gradient averaged? With
+# Gloo, an average costs 2(n − 1)/n of the bytes also under FSDP: PyTorch implements reduce-scatter on Gloo as an
+# all-reduce (`ProcessGroupGloo.cpp`). With NCCL it would be half of that.
+
+# %%
+PASSES = {  # how often a weight is gathered and its gradient averaged in a step; bytes of each
+    "DDP": (0, 1, 4),
+    "DDP, bucket_cap_mb=4": (0, 1, 4),
+    "DDP, 4 micro-batches": (0, 4, 4),
+    "DDP, 4 micro-batches, no_sync": (0, 1, 4),
+    "FSDP": (2, 1, 4),
+    "FSDP, reshard_after_forward=False": (1, 1, 4),
+    "FSDP, bfloat16": (2, 1, 2),
+    "FSDP, 4 micro-batches": (8, 4, 4),
+    "FSDP, 4 micro-batches, no sync": (8, 1, 4),
+}
+TIMED = ["nothing sent", "DDP", "DDP, bucket_cap_mb=4", "FSDP"]
+if {"BF16", "AMX"} & set(machine.isa):  # other CPUs emulate bfloat16, slowly
+    TIMED.append("FSDP, bfloat16")
+sizes = dict(layers=LAYERS, width=WIDTH, rows=ROWS, rounds=TORCH_ROUNDS, steps=TORCH_STEPS)
+in_torch = None
+with load.watch("section 7, PyTorch") as torch_others:
+    if not no_torch and not no_wires:
+        print("PyTorch on 2 nodes, ten ways: about 35 s", flush=True)
+        torch_rate = min(hidden["DDP"], MAX_RATE)
+        flags = [f"--{name}={value}" for name, value in sizes.items()]
+        flags += ["--few=4", "--count=2", "--wires", "--timed", *TIMED]
+        with Testbed(2, torch_rate) as wires:
+            env = torch_ranks.variables(wires)
+            program = ("work/torch_steps.py", *flags)
+            run_ranks(2, *program, threads=1, env=env, network=wires, show=False)
+        in_torch = json.loads((work / "torch_steps.json").read_text())
 
 # %% jupyter={"source_hidden": true}
-# %%writefile work/mnist_ddp.py
-"""Train the MNIST CNN on any number of ranks: mpirun -n 2 python work/mnist_ddp.py --help"""
+sent_in_torch = {}
+if in_torch:
+    rows, byte_predictions = [], []
+    for way, (gathers, averages, size) in PASSES.items():
+        count = in_torch["counted"][way]
+        mine = losses[way.partition(",")[0], 2]
+        apart = max(abs(a / b - 1) for a, b in zip(count["losses"], mine))
+        sent_in_torch[way] = Measured(count["sent"] / BYTES, unit="×")
+        by_formula = (gathers + 2 * averages) / 2 * size / 4  # (n - 1)/n is a half
+        byte_predictions.append(Prediction(way, by_formula, sent_in_torch[way]))
+        most = f"{count['most'] / (BYTES / 4):.1f}"
+        rows.append((way, f"{by_formula:.2f}", f"{sent_in_torch[way]}", most, f"{apart:.0e}"))
+        if way in BYTES_ROWS:
+            torch_rows[BYTES_ROWS[way]] = (sent_in_torch[way], f"{by_formula:.2f}× by the formula")
+    heads = ("", "sent, × the weights: formula", "counted", "bytes per weight, at most")
+    display(markdown.table((*heads, "losses differ from yours by"), rows))
+    print(f"Bytes: {score(byte_predictions)}.")
+
+# %% [markdown]
+# If the last column stays near the rounding of float32, 1e-7, PyTorch learns what yours learns; bfloat16 rounds more.
+# Three pairs of rows matter when you train large models:
+#
+# - **FSDP and `reshard_after_forward=False`.** One gather less, for all weights in memory during the backward pass. It
+#   suits models that fit.
+# - **DDP with and without `no_sync`.** Micro-batches that are only added up send nothing.
+# - **FSDP with and without its "no sync".** Only averages are saved: each micro-batch still gathers twice. And until
+#   the last one, each rank holds *whole* gradients. Compare the memory.
+#
+# ### Does DDP hide anything?
+#
+# DDP's buckets hold 25 MiB by default. What would your function of exercise 1 make of that, and what did PyTorch make?
+
+# %%
+if in_torch:
+    own_buckets = buckets([LAYER_BYTES] * LAYERS, 25 * 2**20)
+    print(f"your buckets at 25 MiB: {[len(each) for each in own_buckets]} layers")
+    for way in ("DDP", "DDP, bucket_cap_mb=4"):
+        megabytes = [f"{size / 1e6:.1f}" for size in in_torch["counted"][way]["buckets"]]
+        print(f"{way}: {', '.join(megabytes)} MB")
+
+# %% [markdown]
+# Unless you set the size, DDP makes one exception: its first bucket holds 1 MiB. All other gradients of this network
+# fit into one bucket, which is complete only when the backward pass is over, as in section 2. So before you change
+# anything else in a DDP script, divide its gradients' bytes by 25 MiB. How long do the steps take?
+
+
+# %% jupyter={"source_hidden": true}
+def mean_ms(seconds):
+    """Return the mean of rounds in ms, with its 95% interval."""
+    mean, half = interval(np.asarray(seconds))
+    return Measured(1e3 * mean, 1e3 * (mean - half), 1e3 * (mean + half), "ms", digits=0)
+
+
+if in_torch:
+    step_seconds = {way: np.array(each) for way, each in in_torch["seconds"].items()}
+    rows = []
+    for way, each in step_seconds.items():
+        texts = "–", "–", "–"
+        if way in sent_in_torch:
+            on_wire = 8e3 * sent_in_torch[way].value * BYTES / torch_rate
+            added = mean_ms(each - step_seconds["nothing sent"])
+            hides = "nothing" if added.low >= on_wire else "not certain"
+            if added.high < on_wire:
+                hides = f"{1 - added.value / on_wire:.0%} of it"
+            texts = f"{on_wire:.0f} ms", str(added), hides
+        rows.append((way, str(mean_ms(each)), *texts))
+    heads = (
+        f"two nodes, {show_rate(torch_rate)}",
+        "step",
+        "on the wire",
+        "adds to a step",
+        "hides",
+    )
+    display(markdown.table(heads, rows))
+    for name, faster, slower in (
+        (BUCKET_ROW, "DDP, bucket_cap_mb=4", "DDP"),
+        (FSDP_ROW, "FSDP", "DDP"),
+    ):
+        times = ratio(1 / step_seconds[faster], 1 / step_seconds[slower])
+        print(conclude(f"{faster} vs {slower}", times))
+        torch_rows[name] = (Measured(*times, "×"), "", torch_others)
+
+# %% [markdown]
+# What a way adds to a step, beyond the step in which nothing is sent, includes what the core spends on sending. If that
+# is less than the time on the wire, the rest is hidden.
+#
+# PyTorch's FSDP overlaps its transfers on the streams of a GPU. On a CPU it calls Gloo and waits, for each gather and
+# each reduce-scatter. Yours, with a second thread, does not wait. So FSDP's row says little about its speed on GPUs.
+#
+# ### torchrun, and its one thread
+#
+# So far, `run_ranks` started the ranks and set their `RANK` and `WORLD_SIZE`. Elsewhere
+# [**torchrun**](../docs/glossary.md#torchrun) does that. With two or more ranks on a node, it also sets
+# `OMP_NUM_THREADS` to 1, unless you set it, and prints a warning that is easily missed. (Its store listens on *all*
+# addresses of a machine, without asking who connects. Here the kit keeps it on loopback.)
+
+# %% jupyter={"source_hidden": true}
+# %%writefile work/torch_threads.py
+"""Report each rank's threads; on rank 0, time steps with 1 thread and with --threads."""
 
 import argparse
 import json
-import os
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from in_torch import network, train_step
+from mlp import share_of_batch
+
+parser = argparse.ArgumentParser(description=__doc__)
+for name in ("layers", "width", "rows", "rounds", "threads"):
+    parser.add_argument(f"--{name}", type=int)
+args = parser.parse_args()
+dist.init_process_group("gloo")
+rank, size = dist.get_rank(), dist.get_world_size()
+print(f"rank {rank} of {size}: torch.get_num_threads() is {torch.get_num_threads()}")
+if rank == 0:
+    model = network(args.layers, args.width)
+    optimizer = torch.optim.Adam(model.parameters(), fused=True)
+    x, target = map(torch.from_numpy, share_of_batch(args.rows, args.width, 0, 0, 1))
+    seconds = {1: [], args.threads: []}
+    for _ in range(args.rounds + 1):  # the first does not count
+        for threads, each in seconds.items():
+            torch.set_num_threads(threads)
+            begin = time.perf_counter()
+            train_step(model, optimizer, x, target, 1, True)
+            each.append(time.perf_counter() - begin)
+    rounds = {threads: each[1:] for threads, each in seconds.items()}
+    Path("work/torch_threads.json").write_text(json.dumps(rounds))
+dist.barrier()
+dist.destroy_process_group()
+
+# %%
+if not no_torch:
+    cores = machine.usable_cores
+    flags = [f"--{name}={sizes[name]}" for name in ("layers", "width", "rows", "rounds")]
+    print("torchrun --nproc-per-node=2 work/torch_threads.py …: about 10 s", flush=True)
+    with load.watch("section 7, torchrun") as torchrun_others:
+        program = ("work/torch_threads.py", *flags, f"--threads={cores}")
+        lines = torch_ranks.torchrun(2, *program).lines
+    print(*sorted(filter(None, lines)), sep="\n")
+    print(f"With {cores} cores, 2 ranks could use {max(1, cores // 2)} each.")
+if not no_torch and cores > 1:
+    by_threads = json.loads((work / "torch_threads.json").read_text())
+    times = ratio(*(1 / np.array(by_threads[str(number)]) for number in (cores, 1)))
+    print(conclude(f"a rank that owns them all, {cores} threads vs 1", times))
+    torch_rows[THREADS_ROW] = (Measured(*times, "×"), f"{cores}×: the cores", torchrun_others)
+
+# %% [markdown]
+# If torchrun's default fits the ranks and cores above, it costs nothing here. A rank with more than one core, such as a
+# rank per socket, loses up to the factor in the last line. So write `OMP_NUM_THREADS=…` before `torchrun`: physical
+# cores over ranks.
+#
+# ### Horovod or DDP?
+#
+# Finally, lab 07's script. The next cell, folded, is its `train_hvd.py` in PyTorch: the same arguments, network,
+# digits, warm-up, checkpoints. Comments that begin with `# DDP:` mark the six steps. Compare the two: which of your
+# lines became shorter, and which remain?
+#
+# <div class="alert alert-block alert-info" style="color: black">
+#
+# **Guess first.** The same network on two ranks with one thread each: which script trains faster?
+#
+# </div>
+
+# %%
+results.guess(5, "lab 07's script", ..., choices=("Horovod", "DDP", "no difference"))
+
+# %% jupyter={"source_hidden": true}
+# %%writefile work/mnist_ddp.py
+"""Train the MNIST CNN on some ranks: torchrun --nproc-per-node 2 work/mnist_ddp.py --help"""
+
+import argparse
+import json
 from pathlib import Path
 from time import perf_counter
 
@@ -1344,7 +1941,7 @@ def mnist_cnn(seed):
 
 
 def own_share(images, labels, rank, size):
-    """Return the images and labels that belong to this rank of size: as many for each rank."""
+    """Return this rank's images and labels: equally many on each rank."""
     share = len(labels) // size
     mine = slice(rank * share, (rank + 1) * share)
     images = images[mine].transpose(0, 3, 1, 2)  # (n, 28, 28, 1) to PyTorch's (n, 1, 28, 28)
@@ -1367,7 +1964,7 @@ def batches(x, y, batch, steps, epoch):
 
 
 def load_checkpoint(args, rank, model, optimizer):
-    """Load what rank 0 has read into all ranks' model and optimizer; return the epochs so far."""
+    """Load the checkpoint that rank 0 reads on all ranks; return the number of finished epochs."""
     if not args.resume:
         return 0
     # DDP: only rank 0 reads the checkpoint. The others get its contents by a broadcast.
@@ -1379,7 +1976,7 @@ def load_checkpoint(args, rank, model, optimizer):
 
 
 def save_checkpoint(args, model, optimizer, done):
-    """Write the checkpoint in one go: a run that is killed meanwhile leaves the one before."""
+    """Write the checkpoint atomically: if the run is killed meanwhile, the previous one is left."""
     states = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "done": done}
     torch.save(states, args.out / "checkpoint.part")
     (args.out / "checkpoint.part").replace(args.out / "checkpoint.pt")
@@ -1404,15 +2001,15 @@ def spread(model):
     return (highest - lowest).max().item()
 
 
-def train(args, digits, rank, size):
-    """Train on all ranks; on rank 0, print and write how it went."""
-    # DDP: step 2. One device for each rank. Done: `mpirun -bind-to` gives it its cores.
+def train(args, digits, rank, size, make_model=mnist_cnn):
+    """Train on all ranks; on rank 0, print and write the log."""
+    # DDP: step 2. One device per rank: done by the launcher, which binds each rank to its cores.
     # DDP: step 3. This rank's share of the digits.
     x, y = own_share(digits.x_train, digits.y_train, rank, size)
     x_test, y_test = own_share(digits.x_test, digits.y_test, rank, size)
     steps = len(x) // args.batch
 
-    model = mnist_cnn(seed=rank)  # each its own: step 5 mends it
+    model = make_model(seed=rank)  # different on each rank: step 5 fixes it
     optimizer = torch.optim.SGD(model.parameters(), args.lr, momentum=0.9)
     done = load_checkpoint(args, rank, model, optimizer)
     # DDP: steps 4 and 5. All start from rank 0's weights; `backward` averages the gradients.
@@ -1449,13 +2046,12 @@ def train(args, digits, rank, size):
 
 
 def main(argv=None):
-    """Read the command line, meet the other ranks, train, and part."""
+    """Read the command line, join the other ranks, train, and leave."""
     args, digits = start_up(__doc__, argv)
-    # DDP: step 1. Which process is this, of how many? mpirun says so; MASTER_ADDR says who begins.
-    rank, size = int(os.environ["PMI_RANK"]), int(os.environ["PMI_SIZE"])
-    dist.init_process_group("gloo", rank=rank, world_size=size)
-    train(args, digits, rank, size)
-    # Here, where no model holds the process group any more: PyTorch may hang otherwise.
+    # DDP: step 1. RANK and WORLD_SIZE, set by the launcher, number the processes.
+    dist.init_process_group("gloo")
+    train(args, digits, dist.get_rank(), dist.get_world_size())
+    # Only now, when no model uses the process group any more: PyTorch may hang otherwise.
     dist.destroy_process_group()
 
 
@@ -1463,108 +2059,242 @@ if __name__ == "__main__":
     main()
 
 
-# %%
-if torch_ranks.obstacle():
-    print(f"Not here: {torch_ranks.obstacle()}")
-else:
-    print("Two epochs on 2 ranks: about 15 s", flush=True)
-    arguments = ("--digits", MNIST_DIGITS, "--epochs", 2, "--out", work / "mnist-ddp")
-    env = torch_ranks.variables()
-    run = run_ranks(2, "work/mnist_ddp.py", *arguments, threads=1, env=env, show=False)
-    print(*run.lines[0], sep="\n")
-
 # %% [markdown]
-# ## Questions
-#
-# Answer each in a sentence or two, with what you saw above. The instructor's notebook has answers.
-#
-# 1. ZeRO-1 holds fewer bytes than DDP, sends as many, and computes fewer updates. What does it give up for that? Look
-#    at when its sending can begin.
-# 2. Which of the three would you take for ResNet-50 on four nodes, and why do many take FSDP all the same?
-# 3. Why does FSDP's memory not fall to 16/n on your machine? What would you change about the network to get nearer?
-# 4. A colleague puts each bias and each batch norm into a bucket of its own. What does it cost, by which part of the
-#    prediction?
-# 5. With two nodes, an all-reduce sends the bytes of the weights once. With 64?
+# One more program, folded, starts both frameworks once on two ranks. It calls the two scripts alternately, on the same
+# digits, from the same first weights: then their losses have to agree.
+
+# %% jupyter={"source_hidden": true}
+# %%writefile work/two_scripts.py
+"""Call lab 07's script and its twin alternately: python work/two_scripts.py ROUNDS ARGUMENTS…"""
+
+import json
+import sys
+from pathlib import Path
+
+import horovod.tensorflow as hvd
+import keras
+import mnist_ddp
+import torch
+import torch.distributed as dist
+import train_hvd
+
+from labkit.models import mnist_cnn
+
+
+def like_keras(seed):
+    """Return the network of PyTorch with the weights that Keras draws on rank 0."""
+    keras.utils.set_random_seed(0)
+    model = mnist_ddp.mnist_cnn(seed)
+    for parameter, weights in zip(model.parameters(), mnist_cnn().get_weights(), strict=True):
+        if weights.shape == (7 * 7 * 64, 128):  # PyTorch flattens (64, 7, 7), Keras (7, 7, 64)
+            weights = weights.reshape(7, 7, 64, 128).transpose(3, 2, 0, 1).reshape(128, -1)
+        elif weights.ndim == 4:  # Keras: (height, width, in, out)
+            weights = weights.transpose(3, 2, 0, 1)
+        else:
+            weights = weights.T
+        parameter.data.copy_(torch.from_numpy(weights.copy()))
+    return model
+
+
+def last_epoch(out):
+    """Return the last line of a run's log."""
+    return json.loads((Path(out) / "log.json").read_text())["history"][-1]
+
+
+def main():
+    rounds, *arguments = sys.argv[1:]
+    outs = {"Horovod": "work/digits-hvd", "DDP": "work/digits-ddp"}
+    ends = {name: [] for name in outs}
+    dist.init_process_group("gloo")
+    place = dist.get_rank(), dist.get_world_size()
+    for _ in range(int(rounds)):
+        train_hvd.main([*arguments, "--out", outs["Horovod"]])
+        hvd.shutdown()  # its thread would take some of the core's time
+        args, digits = mnist_ddp.start_up("", [*arguments, "--out", outs["DDP"]])
+        mnist_ddp.train(args, digits, *place, make_model=like_keras)
+        dist.barrier()
+        for name, out in outs.items():
+            ends[name].append(last_epoch(out))
+    if place[0] == 0:
+        Path("work/two_scripts.json").write_text(json.dumps(ends))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
+
+
+# %% jupyter={"source_hidden": true}
+MAGIC = "%%writefile work/"
+
+
+def write_lab_07(folder):
+    """Write lab 07's scripts, with the kit's solutions, as its notebook does."""
+    lab = catalogue.find("07")
+    cells = json.loads(lab.notebook.read_text())["cells"]
+    answers = [exercise.solution for _, exercise in sorted(lab.exercises.items())]
+    folder.mkdir(exist_ok=True)
+    for source in (*("".join(cell["source"]) for cell in cells), *answers):
+        first, _, text = source.partition("\n")
+        if first.startswith(MAGIC):
+            (folder / first.removeprefix(MAGIC)).write_text(text)
+    functions = [answer for answer in answers if not answer.startswith(MAGIC)]
+    imports = "import math\n\nimport numpy as np\n"
+    (folder / "plan.py").write_text("\n\n".join([imports, *functions]))
+
+
+# %%
+if not no_torch:
+    write_lab_07(work / "lab-07")
+    print("Both scripts on 2 ranks: about 30 s", flush=True)
+    env = torch_ranks.variables()
+    env["PYTHONPATH"] = f"{work / 'lab-07'}:{env['PYTHONPATH']}"
+    flags = (SCRIPT_ROUNDS, "--digits", MNIST_DIGITS, "--epochs", 3)
+    with load.watch("section 7, Horovod and DDP") as script_others:
+        run_ranks(2, "work/two_scripts.py", *flags, threads=1, env=env, show=False)
+    ends = json.loads((work / "two_scripts.json").read_text())
+    for name, each in ends.items():
+        speed = np.median([end["images_per_second"] for end in each])
+        end = each[-1]
+        print(
+            f"{name}: loss {end['loss']:.3f}, accuracy {end['accuracy']:.1%}, {speed:,.0f} images/s"
+        )
+    times = ratio(
+        *([end["images_per_second"] for end in ends[name]] for name in ("DDP", "Horovod"))
+    )
+    print(conclude("DDP vs Horovod, images/s", times))
+    torch_rows[SCRIPT_ROW] = (Measured(*times, "×"), "", script_others)
+    winner = "DDP" if times.faster else "Horovod"
+    results.compare_guess(5, winner if times.significant else "no difference")
+
+# %% jupyter={"source_hidden": true}
+missing = (f"not here: {no_torch or no_wires}", "")
+results.hand_in("7", *((*row, *torch_rows.get(row[0], missing)) for row in TORCH_ROWS))
 
 # %% [markdown] tags=["instructor"]
 # <div class="alert alert-block alert-warning" style="color: black">
 #
-# **For the instructor.** Answers to the questions, timing, and what goes wrong.
+# **For the instructor: section 7.**
 #
-# ### Answers
+# **What to look for.** Counted bytes are the formula's plus headers. DDP's default makes two buckets of this network, 4
+# MiB makes four; whether that shows in the time depends on the wire and on who has the core. With FSDP, compare "not
+# hidden" with the wire's time. "No sync" saves FSDP's averages only, and its memory rises by the whole gradients, 4
+# bytes per weight, where DDP's hardly changes.
 #
-# 1. Overlap: this ZeRO-1 begins to send when all gradients are there, and its all-gather must be done before the next
-#    forward pass. Real ones reduce-scatter in buckets during the backward pass, and gather layer by layer.
-# 2. DDP: it fits many times over, and is the simplest. FSDP is taken when the network will grow, or because one script
-#    serves both: its sending is hidden on fast networks.
-# 3. Whole layers: two of weights and some of gradients are there at the same time. More and smaller layers, or more
-#    ranks with the same layers, where the share of whole layers in the sum *grows*.
-# 4. `start` for each of them. Their bytes are nothing.
+# **What not to conclude.** The last comparison is one of scripts: TensorFlow's graph and oneDNN against eager PyTorch,
+# MPI's shared memory against Gloo's TCP. It does not say which library averages faster. Ask how to separate them:
+# train with DDP within `no_sync`, and Horovod's ranks side by side as in lab 07, section 5.
+#
+# **What goes wrong.** A `torchrun` typed in a terminal listens on all addresses: on a shared server let students run
+# the cell only. If PyTorch is missing, the section prints other machines' rows, if there are any.
+#
+# </div>
+
+# %% [markdown]
+# ## Questions
+#
+# Answer each in a sentence or two, with what you saw above.
+#
+# 1. ZeRO-1 holds fewer bytes than DDP, sends as many, and computes fewer updates. What does it give up?
+# 2. Which of these would you choose for ResNet-50 on four nodes, and why do many choose FSDP anyway?
+# 3. Why doesn't FSDP's peak memory fall to 16/n on your machine? What would you change about the network?
+# 4. A colleague puts each bias into a bucket of its own. What does it cost, by which part of the prediction?
+# 5. On two nodes, an all-reduce sends the bytes of the weights once. On 64?
+# 6. `no_sync` divides DDP's bytes by *k*. Why doesn't its counterpart do that for FSDP?
+
+# %% [markdown] tags=["instructor"]
+# <div class="alert alert-block alert-warning" style="color: black">
+#
+# **For the instructor.** Answers.
+#
+# 1. Overlap: this ZeRO-1 begins to send when all gradients are ready, and its all-gather must be done before the next
+#    forward pass. Production versions reduce-scatter in buckets during the backward pass, and gather layer by layer.
+# 2. DDP: it fits many times over, and is the simplest. FSDP is chosen when the network will grow, or because one script
+#    serves both. Its sending is hidden on fast networks.
+# 3. Whole layers: two of weights and some of gradients exist at the same time, whatever the number of ranks. More and
+#    smaller layers help: the same weights, cut finer.
+# 4. `start` for each of them; their bytes are negligible.
 # 5. Nearly twice: 2(n − 1)/n of them.
+# 6. Each micro-batch still gathers all weights twice; only the averages are saved. In return, gradients stay whole on
+#    every rank until the last one: 4 bytes per weight instead of 4/n.
 #
-# **Timing** Section 1 takes 8 minutes, 2 takes 22, 3 takes 12, 4 takes 26, 5 takes 10. Section 6 is for those who are
-# early, section 7 for rooms that have PyTorch. Exercise 2 is where people need help: let them write the loop without a
-# thread first, and only then replace the call by `submit`.
+# </div>
+
+# %% [markdown] tags=["instructor"]
+# <div class="alert alert-block alert-warning" style="color: black">
+#
+# **For the instructor.** Timing, and what goes wrong.
+#
+# **Timing** Exercise 2 is where people need help: let them write the loop without a thread first, and only then replace
+# the call by `submit`. Exercises 3 and 4 leave the collectives to the student; ask for the bytes of each choice. Short
+# of time? Section 6 is a picture, and the micro-batches of section 5 can be homework.
 #
 # **What goes wrong** Exercise 1: from the first layer to the last. Exercise 2: `result()` straight after `submit`
 # passes all tests of numbers, and hides nothing; the check sees it. Exercise 3: the sum instead of the mean hardly
-# changes what Adam does, as Adam divides by the gradient's size; the check looks at Adam's state. Exercise 4: the
-# padding stays in the result, or the rows of `cut` are mistaken for the layer's rows.
+# changes what Adam does, as Adam divides by the gradient's size; the check looks at Adam's state. An all-reduce gives
+# the right weights and too many bytes. Exercise 4: the padding stays in the result, or the rows of `cut` are mistaken
+# for the layer's rows. Exercise 5: FSDP taken as hidden at the crossover (3S = c): then ZeRO-1 is still slower there.
+#
+# </div>
+
+# %% [markdown] tags=["instructor"]
+# <div class="alert alert-block alert-warning" style="color: black">
+#
+# **For the instructor.** The predictions. Look at the score that sections 2 and 4 print, not at single rows. If all are
+# off by the same share, the machine changed speed between the parts and the steps: run the section again. With more
+# cores than ranks, the two kinds of prediction should agree.
 #
 # </div>
 
 # %% [markdown]
 # ## Remember
 #
-# - DDP is Horovod's all-reduce in buckets, while the backward pass goes on.
-# - All-reduce = reduce-scatter + all-gather. ZeRO-1 updates between the two: same bytes, 8 + 8/n instead of 16.
-# - FSDP keeps shares of everything, 16/n and a few layers, for half as many bytes again on the wire.
-# - Sending can hide behind computing. How much of it, can be counted before you buy a network; what the cores spend on
-#   it, has to be measured.
-# - The dialect changes, the sums stay.
+# - DDP is an all-reduce in buckets, overlapped with the backward pass. The best size depends on the network.
+# - All-reduce = reduce-scatter + all-gather. ZeRO-1 updates between the two: the same bytes, a sharded optimizer.
+# - FSDP shards everything: 16/n bytes per weight and a few whole layers, for half as many bytes again on the wire.
+#   Larger micro-batches hide them, accumulation hardly does.
+# - What the wire takes, you can calculate before you buy a network. What the cores spend on it, you have to measure.
+# - The API changes; the arithmetic doesn't.
 #
-# What was published, what you measured, and what the sums say:
+# What was published, what you measured, and what the formulas say:
 
 # %% jupyter={"source_hidden": true}
+PAPER = {"DDP": "16", "ZeRO-1": "4 + 12/n", "ZeRO-2": "2 + 14/n", "FSDP": "16/n"}
 rows = []
-for name in WAYS:
+for scheme in SCHEMES:
     n = COUNTED[-1]
-    limit = f"{FORMULAS[name][0](n):.1f} by the formula"
-    own = Measured(memory[name, n][1], unit="bytes", digits=1)
-    rows.append(
-        (f"{name}, {n} ranks: bytes of a weight, at the most", FORMULAS[name][1], own, limit)
-    )
-for name in WAYS:
-    own = Measured(sent[name, 2], unit="×") if sent else "not here: no wires"
-    limit = f"{SENT[name](2):.2f}× by the formula"
-    rows.append((f"{name}, 2 nodes: sent in a step, of the weights", "", own, limit))
-if of_buckets:
-    own = Measured(*of_buckets, "×")
-    limit = f"{predicted_buckets:.2f}× predicted"
-    rows.append(
-        ("steps a second, a bucket a layer over one for all", "", own, limit, bucket_others)
-    )
-for rate, times in of_fsdp.items():
-    limit = f"{foreseen[rate, 'DDP'][1] / foreseen[rate, 'FSDP'][1]:.2f}× predicted"
-    name = f"steps a second, FSDP over DDP, 2 nodes, {show_rate(rate)}"
-    rows.append((name, "", Measured(*times, "×"), limit, step_others))
-rows += results.handed_in(
-    "7",
-    *(
-        (f"PyTorch's {way}, 2 nodes: sent in a step, of the weights", "")
-        for way in ("DDP", "FSDP2")
-    ),
-)
+    limit = f"{FP32[scheme](n):.1f} by the formula for FP32"
+    own = Measured(memory[scheme, n][1], unit="bytes", digits=1)
+    published = f"{PAPER[scheme]}, mixed precision"
+    rows.append((f"{scheme}, {n} ranks: peak bytes per weight", published, own, limit))
+for scheme in SCHEMES:
+    own = Measured(sent[scheme, 2], unit="×") if sent else "not here: no wires"
+    limit = f"{SENT[scheme](2):.2f}× by the formula"
+    rows.append((f"{scheme}, 2 nodes: sent in a step, × the weights", "", own, limit))
+if bucket_rounds:
+    far = {run.layers: run for run in bucket_rounds if run.delay_ms == DELAYS_MS[-1]}
+    best, _ = best_buckets({run: bucket_rounds[run] for run in far.values()})
+    for other in {PER_BUCKET[0], PER_BUCKET[-1]} - {best}:
+        own = ratio(*(1 / bucket_rounds[far[layers]] for layers in (best, other)))
+        core = (
+            bucket_predictions[far[other]][1].predicted / bucket_predictions[far[best]][1].predicted
+        )
+        name = f"DDP, {DELAYS_MS[-1]:.0f} ms of delay, {best} layers in a bucket vs {other}"
+        rows.append((name, "", Measured(*own, "×"), f"{core:.2f}× predicted", bucket_others))
+for (rate, one, other), gain in speedups.items():
+    name = f"{one} vs {other}, 2 nodes, {show_rate(rate)}"
+    limit = f"{expected[rate, one, other]:.2f}× predicted"
+    rows.append((name, "", Measured(*gain, "×"), limit, step_others))
+rows += results.handed_in("7", *TORCH_ROWS)
 results.table("after the all-reduce", rows)
 
 # %% [markdown]
-# The formulas are those of [the ZeRO paper](https://arxiv.org/abs/1910.02054) for float32.
-#
-# Where you are on the way from the default to this machine's fastest setting, over all labs:
+# Published: [the ZeRO paper](https://arxiv.org/abs/1910.02054). Where you are on the way from the default to this
+# machine's fastest setting, over all labs:
 
 # %%
 ladder.show(results)
 
 # %% [markdown]
-# **Next:** this is the last lab. In a terminal, `./lab report` makes one page of all that you measured. Then start the
+# **Next:** this is the last lab. `./lab report` makes one page of all that you measured. Then start the
 # [welcome](00_welcome.ipynb) again on another machine, and compare.

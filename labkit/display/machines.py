@@ -5,7 +5,7 @@ from typing import Any
 
 import fastjsonschema
 
-from labkit.display import results
+from labkit.display import markdown, results
 from labkit.system import files, paths
 from labkit.system.errors import LabError
 
@@ -33,6 +33,27 @@ def read_all() -> list[dict[str, Any]]:
         When a file is not what `lab report --json` writes.
     """
     return [_read(path) for path in sorted(FOLDER.glob("*.json"))]
+
+
+def table(lab: str, about: str = "") -> str:
+    """Return the rows of a lab's closing table whose names begin with `about`, in Markdown, with a column per machine.
+
+    Empty if there are none.
+    """
+    columns: dict[str, dict[str, str]] = {}
+    for machine in read_all():
+        rows = [row["texts"] for row in machine["labs"].get(lab, {"rows": []})["rows"]]
+        if matching := {name: figure for name, _, figure, *_ in rows if name.startswith(about)}:
+            columns[_describe(machine)] = matching
+    names = list(dict.fromkeys(name for column in columns.values() for name in column))
+    table = [[name, *(column.get(name) or "–" for column in columns.values())] for name in names]
+    return str(markdown.table(["", *columns], table).data) if columns else ""
+
+
+def _describe(machine: dict[str, Any]) -> str:
+    """Return a machine in words: "AMD EPYC, 2 cores, AVX, AVX2, AVX-512 (2026-11-26)"."""
+    on = machine["on"]
+    return f"{on['cpu']}, {on['cores']} cores, {on['instruction sets']} ({machine['when']})"
 
 
 def _find_problem(machine: Any) -> str:

@@ -26,6 +26,9 @@ BUCKET_LAYERS = 2
 WIDE = 120  # of a network whose arrays outweigh Python's own objects
 WAIT_S = 2.0  # for what a right answer does at once
 RATE, DECAYS, EPSILON = 1e-3, (0.9, 0.999), 1e-8
+ALIKE = 1e-4  # relative to the largest number: float32, in any order of sums
+
+State = dict[str, dict[str, tuple[np.ndarray, np.ndarray]]]  # the model's arrays and the right ones, by what and part
 
 
 class OneProcess:
@@ -111,7 +114,10 @@ def mine(rows: np.ndarray) -> np.ndarray:
 
 def far(got: np.ndarray, right: np.ndarray) -> float:
     """Return the largest difference, as a share of the largest number."""
-    return float(np.nan_to_num(np.abs(got - right).max() / np.abs(right).max(), nan=np.inf, posinf=1e9))
+    if got.shape != right.shape:
+        return np.inf
+    with np.errstate(all="ignore"):
+        return float(np.nan_to_num(np.abs(got - right).max() / np.abs(right).max(), nan=np.inf, posinf=1e9))
 
 
 def scale(got: np.ndarray, right: np.ndarray) -> float:
@@ -119,31 +125,58 @@ def scale(got: np.ndarray, right: np.ndarray) -> float:
     return float(np.nan_to_num((got * right).sum() / (right * right).sum()))
 
 
-def train(script: str, model: Any, comm: CountingComm) -> tuple[dict[str, Any], OneProcess]:
-    """Train for some steps; return losses beside one process's, what a step sent, and that process."""
+def train(
+    script: str, model: Any, comm: CountingComm, state_of: Callable[[OneProcess], State], replicas: Callable[[], Any]
+) -> dict[str, Any]:
+    """Train for some steps; return losses, one process's losses, the first array that is off, and what a step sent.
+
+    Parameters
+    ----------
+    state_of : callable
+        Returns the model's arrays and the right ones, by what they are ("the weights") and by part ("layer 3").
+    replicas : callable
+        Returns a list of the arrays that all ranks hold; it may be empty.
+    """
     reference = OneProcess(start())
-    found: dict[str, Any] = {"losses": [], "right": []}
-    for step in range(STEPS):
-        x, target = batch(step)
+    findings: dict[str, Any] = {"losses": [], "right": [], "wrong": None}
+    for step in range(1, STEPS + 1):
+        x, target = batch(step - 1)
         comm.reset()
-        with watched(script, f"in step {step + 1} of training, on rank {WORLD.rank} of {WORLD.size}"):
+        with watched(script, f"in step {step} of training, on rank {WORLD.rank} of {WORLD.size}"):
             loss = model.step(mine(x), mine(target))
         WORLD.Barrier()
-        found["losses"].append(float(loss) if np.ndim(loss) == 0 and loss is not None else f"of {type(loss)}")
-        found["right"].append(reference.step(x, target, WORLD.size)[WORLD.rank])
-        found["sent"] = comm.bytes_sent()
-        found["collectives"] = len(comm.collectives)
-    return found, reference
+        findings["sent"], findings["collectives"] = comm.bytes_sent(), len(comm.collectives)
+        before = {
+            (what, part): far(*pair) for what, pairs in state_of(reference).items() for part, pair in pairs.items()
+        }
+        findings["losses"].append(float(loss) if np.ndim(loss) == 0 and loss is not None else f"of {type(loss)}")
+        findings["right"].append(reference.step(x, target, WORLD.size)[WORLD.rank])
+        first, *others = WORLD.allgather(flat([*replicas(), np.zeros(1)]))
+        if findings["wrong"] is None and (wrong := first_off(state_of(reference))):
+            differ = [rank for rank, other in enumerate(others, 1) if far(other, first) > ALIKE]
+            unchanged = before.get((wrong["what"], wrong.get("parts", [""])[0]), 1) < ALIKE
+            findings["wrong"] = wrong | {"step": step, "unchanged": unchanged, "differ": differ}
+    return findings
 
 
-def compared(pairs: dict[str, tuple[np.ndarray, np.ndarray]]) -> dict[str, dict[str, Any]]:
-    """Return how far arrays are from the right ones, and by which factor, by name; or which sizes differ."""
-    sizes = {name: [got.size, right.size] for name, (got, right) in pairs.items() if got.size != right.size}
-    if sizes:
-        return {"sizes": sizes}
+def first_off(state: State) -> dict[str, Any] | None:
+    """Return the first of the model's arrays that is off, by how much, and the other parts that are."""
+    for what, pairs in state.items():
+        sizes = [sum(np.size(pair[side]) for pair in pairs.values()) for side in (0, 1)]
+        if sizes[0] != sizes[1]:
+            return {"what": what, "sizes": sizes}
+        off = {part: far(*pair) for part, pair in pairs.items()}
+        if parts := [part for part in off if off[part] > ALIKE]:
+            first = parts[0]
+            return {"what": what, "parts": parts, "off": off[first], "scale": scale(*pairs[first])}
+    return None
+
+
+def by_layer(arrays: list[np.ndarray], right: list[np.ndarray]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Return each layer's array, flat, and the right one."""
     return {
-        "off": {name: far(*pair) for name, pair in pairs.items()},
-        "scale": {name: scale(*pair) for name, pair in pairs.items()},
+        f"layer {layer}": (np.ravel(own), np.ravel(other))
+        for layer, (own, other) in enumerate(zip(arrays, right, strict=True))
     }
 
 
@@ -179,15 +212,15 @@ def ddp_findings(script: str) -> dict[str, Any]:
     limit = BUCKET_LAYERS * 4 * WIDTH**2
     with watched(script, f"on rank {WORLD.rank} of {WORLD.size}"):
         model = made(comm, start(), limit)
-    found, reference = train(script, model, comm)
-    pairs = {
-        "the weights": (flat(model.weights), flat(reference.weights)),
-        "Adam's means of the gradients": (
-            flat([state.mean for state in model.states]),
-            flat(reference.means),
-        ),
-    }
-    found |= compared(pairs) | {"buckets": -(-LAYERS // BUCKET_LAYERS)}
+
+    def state_of(reference: OneProcess) -> State:
+        return {
+            "the weights": by_layer(model.weights, reference.weights),
+            "Adam's means of the gradients": by_layer([state.mean for state in model.states], reference.means),
+        }
+
+    findings = train(script, model, comm, state_of, lambda: model.weights)
+    findings["buckets"] = -(-LAYERS // BUCKET_LAYERS)
     x, target = batch(STEPS)
     for Timed.held in ("next bucket", "last gradient"):
         computed[0] = 0
@@ -196,7 +229,7 @@ def ddp_findings(script: str) -> dict[str, Any]:
             model.step(mine(x), mine(target))
         WORLD.Barrier()
     Timed.held = ""
-    return found | {"waited": Timed.waited, "late": bool(late)}
+    return findings | {"waited": Timed.waited, "late": bool(late)}
 
 
 def zero1_findings(script: str) -> dict[str, Any]:
@@ -205,16 +238,22 @@ def zero1_findings(script: str) -> dict[str, Any]:
     comm = CountingComm(WORLD)
     with watched(script, f"on rank {WORLD.rank} of {WORLD.size}"):
         model = made(comm, start())
-    found, reference = train(script, model, comm)
-    share = model.share
-    own = slice(WORLD.rank * share, (WORLD.rank + 1) * share)
-    padded = np.zeros(share * WORLD.size)
-    padded[: LAYERS * WIDTH**2] = flat(reference.means)
-    pairs = {
-        "the weights": (flat(model.weights), flat(reference.weights)),
-        "Adam's means of the gradients": (model.state.mean, padded[own]),
-    }
-    return found | compared(pairs) | {"least": 2 * (WORLD.size - 1) * 4 * share}
+    share = -(-LAYERS * WIDTH**2 // WORLD.size)
+
+    def shards(arrays: list[np.ndarray]) -> list[np.ndarray]:
+        return np.split(np.pad(flat(arrays), (0, share * WORLD.size - LAYERS * WIDTH**2)), WORLD.size)
+
+    def state_of(reference: OneProcess) -> State:
+        own, right = shards(model.weights), shards(reference.weights)
+        return {
+            "the weights": {f"rank {rank}'s shard": (own[rank], right[rank]) for rank in range(WORLD.size)},
+            "Adam's means of the gradients": {
+                f"rank {WORLD.rank}'s shard": (model.state.mean, shards(reference.means)[WORLD.rank])
+            },
+        }
+
+    findings = train(script, model, comm, state_of, lambda: model.weights)
+    return findings | {"least": 2 * (WORLD.size - 1) * 4 * share}
 
 
 def fsdp_findings(script: str) -> dict[str, Any]:
@@ -240,23 +279,18 @@ def fsdp_findings(script: str) -> dict[str, Any]:
         WORLD.allgather(all(case["shape"] == case["wanted"] for case in found["gathered"] + found["scattered"]))
     ):
         return found
-    trained, reference = train(script, model, comm)
-    found |= trained
-    size = WIDTH**2
 
-    def part(layer: np.ndarray) -> np.ndarray:
-        padded = np.zeros(share * WORLD.size)
-        padded[:size] = layer.ravel()
-        return padded[WORLD.rank * share : (WORLD.rank + 1) * share]
+    def shards(layers: list[np.ndarray]) -> list[np.ndarray]:
+        padded = [np.pad(layer.ravel(), (0, share * WORLD.size - WIDTH**2)) for layer in layers]
+        return [layer[WORLD.rank * share : (WORLD.rank + 1) * share] for layer in padded]
 
-    pairs = {
-        "the weights": (flat(model.shares), flat([part(weight) for weight in reference.weights])),
-        "Adam's means of the gradients": (
-            flat([state.mean for state in model.states]),
-            flat([part(mean) for mean in reference.means]),
-        ),
-    }
-    found |= compared(pairs)
+    def state_of(reference: OneProcess) -> State:
+        return {
+            "this rank's shard of the weights": by_layer(model.shares, shards(reference.weights)),
+            "Adam's means of the gradients": by_layer([state.mean for state in model.states], shards(reference.means)),
+        }
+
+    found |= train(script, model, comm, state_of, list)
     found["least"] = (3 * LAYERS - 1) * (WORLD.size - 1) * 4 * share
     return found | kept(script, made)
 

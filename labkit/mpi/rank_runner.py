@@ -31,6 +31,8 @@ REPORT_PREFIX = "\x1elabkit "  # the beginning of a report: ASCII's record separ
 # crash in MPI: without the delay, mpirun ended the other's runner before that could report what came first.
 CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL}
 CRASH_DELAY_S = 0.5
+# What PyTorch's `init_process_group` reads, as torchrun sets it, from what mpirun sets; in runs with PyTorch.
+TORCH_VARIABLES = {"RANK": "PMI_RANK", "WORLD_SIZE": "PMI_SIZE"}
 
 
 def main(script: str, *args: str) -> None:
@@ -42,6 +44,8 @@ def main(script: str, *args: str) -> None:
     end_with(parent)
     sys.argv[:] = [script, *args]
     sys.path[0] = os.path.dirname(os.path.realpath(script))  # noqa: PTH120
+    if "MASTER_ADDR" in os.environ:
+        os.environ.update({name: os.environ[pmi] for name, pmi in TORCH_VARIABLES.items() if pmi in os.environ})
     faulthandler.enable(all_threads=False)  # a crash in compiled code then shows where Python was
     lighten_keras()
     _write_lines_whole()

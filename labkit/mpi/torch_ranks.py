@@ -1,11 +1,12 @@
-"""PyTorch on ranks: whether it is here, and the variables by which `torch.distributed` starts on them."""
+"""PyTorch on ranks: whether it is here, the variables by which `torch.distributed` starts on them, and torchrun."""
 
 import os
+import sys
 from importlib import metadata
 from pathlib import Path
 
 from labkit.mpi import loopback
-from labkit.system import addresses, paths, preload
+from labkit.system import addresses, lease, paths, preload, processes
 from labkit.system.errors import LabError
 from labkit.testbed import Testbed
 
@@ -29,9 +30,9 @@ def obstacle() -> str:
 
 
 def variables(testbed: Testbed | None = None) -> dict[str, str]:
-    """Return the variables with which `init_process_group("gloo", rank=…, world_size=…)` needs no other arguments.
+    """Return the variables with which `init_process_group("gloo")` needs no other arguments in `run_ranks`.
 
-    The rank and the world size are in PMI_RANK and PMI_SIZE, where mpirun writes them.
+    RANK and WORLD_SIZE come from mpirun's own variables (`rank_runner`).
 
     Parameters
     ----------
@@ -54,6 +55,26 @@ def variables(testbed: Testbed | None = None) -> dict[str, str]:
         "TORCH_CPP_LOG_LEVEL": "ERROR",  # it warns of addresses without a name, as a testbed's
         **({} if testbed else _stay_on_loopback()),
     }
+
+
+def torchrun(ranks: int, script: str | Path, *args: object, timeout: float = 120.0) -> processes.Completed:
+    """Run a script with torchrun, without OMP_NUM_THREADS, as in a terminal; but it listens on loopback only.
+
+    Raises
+    ------
+    LabError
+        When PyTorch is not here, could not be kept from listening where others can connect, or when the run fails.
+    """
+    own = variables()
+    master = f"--master-addr={own['MASTER_ADDR']}", f"--master-port={own['MASTER_PORT']}"
+    command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}", *master, script, *args]
+    with lease.take():
+        done = processes.run(
+            [str(part) for part in command], own | {"OMP_NUM_THREADS": None}, timeout=timeout, separate_errors=True
+        )
+    if done.failure:
+        raise LabError("\n  ".join([f"torchrun: {done.failure}", *done.errors[:30]]))
+    return done
 
 
 def packages() -> Path:

@@ -1,5 +1,6 @@
-"""Lab 11's own scripts on ranks: all ways learn the same, PyTorch too, and the wires carry what the lab says."""
+"""Lab 11's own scripts on ranks: all schemes learn the same, PyTorch too, and the wires carry what the lab says."""
 
+import ast
 import json
 from pathlib import Path
 
@@ -10,8 +11,8 @@ from labkit.testbed import Testbed
 from labkit_author import sources
 
 MAGIC = "%%writefile "
-LAYERS, WIDTH, ROWS, STEPS = 3, 50, 12, 4  # rows of all ranks together
-WAYS = ("DDP:20000", "ZeRO-1", "FSDP")
+LAYERS, WIDTH, ROWS, STEPS = 3, 50, 24, 4  # rows of all ranks together
+SCHEMES = ("DDP", "ZeRO-1", "ZeRO-2", "FSDP")
 
 
 @pytest.fixture(scope="module")
@@ -30,30 +31,42 @@ def folder(tmp_path_factory):
     return folder
 
 
-def train(folder: Path, ranks: int, *ways: str, testbed: Testbed | None = None, width: int = WIDTH) -> dict:
-    """Return what sharded_steps.py finds in one round, after the first."""
-    flags = {"layers": LAYERS, "width": width, "rows": ROWS // ranks, "rounds": 1, "steps": STEPS}
-    arguments = [f"--{name}={value}" for name, value in flags.items()] + ["--wires"] * bool(testbed)
+def train(folder: Path, ranks: int, *schemes: str, testbed: Testbed | None = None, width: int = WIDTH) -> dict:
+    """Return the report of sharded_steps.py; of the lists in it, by scheme."""
+    flags = {"layers": LAYERS, "width": width, "rows": ROWS // ranks, "steps": 2 * STEPS - 1}
+    arguments = [f"--{name}={value}" for name, value in flags.items()] + ["--wires", "--costs"] * bool(testbed)
+    runs = json.dumps([(scheme, 2, 0.0) for scheme in schemes])
     script = folder / "work" / "sharded_steps.py"
-    run_ranks(ranks, script, *arguments, "--ways", *ways, threads=1, cwd=folder, network=testbed, show=False)
-    return json.loads((folder / "work" / "sharded_steps.json").read_text())
+    run_ranks(ranks, script, *arguments, "--runs", runs, threads=1, cwd=folder, network=testbed, show=False)
+    report = json.loads((folder / "work" / "sharded_steps.json").read_text())
+    return report | {key: dict(zip(schemes, report[key], strict=True)) for key in ("seconds", "sent", "losses")}
 
 
-def train_by_torch(folder: Path, ranks: int, way: str, testbed: Testbed | None = None, width: int = WIDTH) -> dict:
-    flags = {"way": way, "layers": LAYERS, "width": width, "rows": ROWS // ranks, "steps": 2 * STEPS}
-    arguments = [f"--{name}={value}" for name, value in flags.items()]
+def count_in_torch(folder: Path, ranks: int, testbed: Testbed | None = None, width: int = WIDTH) -> dict:
+    """Return what torch_steps.py counts for each way of PyTorch, on `ROWS` rows in all."""
+    flags = {"layers": LAYERS, "width": width, "few": ROWS // ranks, "count": 2 * STEPS, "rows": 1, "rounds": 0}
+    arguments = [f"--{name}={value}" for name, value in flags.items()] + ["--wires"] * bool(testbed)
     script, env = folder / "work" / "torch_steps.py", torch_ranks.variables(testbed)
     run_ranks(ranks, script, *arguments, threads=1, cwd=folder, env=env, network=testbed, show=False, timeout=200)
-    return json.loads((folder / "work" / "torch_steps.json").read_text())
+    return json.loads((folder / "work" / "torch_steps.json").read_text())["counted"]
 
 
-def test_all_ways_learn_the_same_on_any_number_of_ranks(folder):
-    alone = train(folder, 1, WAYS[0])[WAYS[0]]["losses"]
+def lab_cell(text: str) -> dict:
+    """Return the names that the first statement of the lab's cell that begins with a text defines."""
+    cells = sources.read(sources.find("11")).cells
+    source = next(cell.source for cell in cells if cell.source.startswith(text))
+    names: dict = {}
+    exec(ast.unparse(ast.parse(source).body[0]), names)
+    return names
+
+
+def test_all_schemes_learn_the_same_on_any_number_of_ranks(folder):
+    alone = train(folder, 1, "alone")["losses"]["alone"]
     assert sum(alone[STEPS:]) < sum(alone[:STEPS])  # each step has other rows
     for ranks in (2, 3):
-        found = train(folder, ranks, *WAYS)
-        for way in WAYS:
-            assert found[way]["losses"] == pytest.approx(alone, rel=1e-5)
+        losses = train(folder, ranks, *SCHEMES)["losses"]
+        for scheme in SCHEMES:
+            assert losses[scheme] == pytest.approx(alone, rel=1e-5), scheme
 
 
 @pytest.mark.usefixtures("wires_can_be_made")
@@ -62,27 +75,71 @@ def test_the_wires_carry_what_the_formulas_say(folder, ranks):
     width = 256
     share, weights = (ranks - 1) / ranks, 4 * LAYERS * width**2
     with Testbed(ranks, "1 Gbit/s") as testbed:
-        found = train(folder, ranks, *WAYS, testbed=testbed, width=width)
-    for way, times in zip(WAYS, (2, 2, 3 - 1 / LAYERS), strict=True):
-        assert found[way]["sent"] == pytest.approx(times * share * weights, rel=0.03)
+        report = train(folder, ranks, *SCHEMES, testbed=testbed, width=width)
+    for scheme, passes in zip(SCHEMES, (2, 2, 2, 3 - 1 / LAYERS), strict=True):
+        assert report["sent"][scheme] == pytest.approx(passes * share * weights, rel=0.03), scheme
+    sizes = {name: [int(size) for size in costs] for name, costs in report["costs"].items()}
+    assert sizes == {"average": [2], "gather": [1], "scatter": [1], "exchange": [LAYERS]}
+    for costs in report["costs"].values():
+        for alone, together, _ in costs.values():
+            assert alone > 0
+            assert together > 0
+
+
+@pytest.mark.parametrize(
+    ("plan", "seconds"),
+    [
+        ([("compute", 3.0)], 3),
+        ([("send", 0, "s", 1), ("wait", 0)], 2),  # alone
+        ([("send", 0, "s", 1), ("send", 1, "s", 1), ("wait", 1)], 4),  # one after the other
+        ([("send", 0, "s", 1), ("compute", 3.0), ("wait", 0)], 4),  # at 3/4 of the speed, for as long as the send takes
+        ([("send", 0, "s", 1), ("compute", 6.0), ("wait", 0)], 7),  # the rest at full speed
+        ([("send", 0, "s", 1), ("compute", 1.5), ("wait", 0)], 3),  # half of the send is left, alone
+        ([("compute", 1.0), ("send", 0, "s", 1), ("compute", 0.0), ("wait", 0), ("wait", 0)], 3),
+    ],
+)
+def test_a_plan_takes_what_its_sends_and_its_computing_take(plan, seconds):
+    step_seconds = lab_cell("def step_seconds")["step_seconds"]
+    assert step_seconds(plan, lambda send, size: (2.0, 4.0, 1.0)) == pytest.approx(seconds)
+    later = 0.5 * any(action == "send" for action, *_ in plan)
+    free = step_seconds(plan, lambda send, size: (2.0, 2.0, 0.0))
+    assert free <= step_seconds(plan, lambda send, size: (2.0, 2.0, 0.0), delay=0.5) <= free + 2 * later
 
 
 @pytest.mark.usefixtures("pytorch_is_here")
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_pytorch_learns_the_same(folder, ranks):
-    own = train(folder, ranks, WAYS[0])[WAYS[0]]["losses"]
-    for way in ("DDP", "FSDP2"):
-        assert train_by_torch(folder, ranks, way)["losses"] == pytest.approx(own, rel=1e-5)
+    """In each way that averages float32: rows that are split into micro-batches change nothing either."""
+    own = train(folder, ranks, "DDP")["losses"]["DDP"]
+    counted = count_in_torch(folder, ranks)
+    assert len(counted) == 10
+    for way in counted.keys() - {"nothing sent", "FSDP, bfloat16"}:
+        assert counted[way]["losses"] == pytest.approx(own, rel=1e-5), way
+    assert counted["FSDP, bfloat16"]["losses"] == pytest.approx(own, rel=0.1)
 
 
 @pytest.mark.usefixtures("pytorch_is_here", "wires_can_be_made")
 def test_pytorch_sends_what_the_lab_says(folder):
-    """FSDP2 sends four times (n - 1)/n of the weights, not three: gloo's reduce-scatter is a whole all-reduce."""
+    """With Gloo, whose reduce-scatter is a whole all-reduce; on two nodes, (n - 1)/n is a half."""
     width = 256
     with Testbed(2, "1 Gbit/s") as testbed:
-        for way, times in (("DDP", 1), ("FSDP2", 2)):
-            sent = train_by_torch(folder, 2, way, testbed, width)["sent"][1:]
-            assert sum(sent) / len(sent) == pytest.approx(times * 4 * LAYERS * width**2, rel=0.05)
+        counted = count_in_torch(folder, 2, testbed, width)
+    passes = lab_cell("PASSES = {")["PASSES"]
+    assert passes.keys() == counted.keys() - {"nothing sent"}
+    for way, (gathers, averages, size) in passes.items():
+        formula = (gathers + 2 * averages) / 2 * size * LAYERS * width**2
+        assert counted[way]["sent"] == pytest.approx(formula, rel=0.05), way
+
+
+@pytest.mark.usefixtures("pytorch_is_here")
+def test_the_first_bucket_of_ddp_holds_1_mib_unless_the_size_is_set(folder):
+    counted = count_in_torch(folder, 2, width=512)  # 1 MiB per layer
+    assert counted["DDP"]["buckets"] == [2**20, (LAYERS - 1) * 2**20]
+    assert counted["DDP, bucket_cap_mb=4"]["buckets"] == [LAYERS * 2**20]
+    weights = LAYERS * 512**2
+    assert 20 < counted["DDP"]["most"] / weights < 24  # weights, gradients, buckets, Adam's two; and Gloo's own
+    whole_gradients = counted["FSDP, 4 micro-batches, no sync"]["most"] - counted["FSDP, 4 micro-batches"]["most"]
+    assert whole_gradients / weights > 0.5  # of the 4 - 4/n, some of which replace gathered weights at the peak
 
 
 def train_digits(folder: Path, out: Path, ranks: int, *arguments: object) -> dict:

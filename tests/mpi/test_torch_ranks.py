@@ -34,10 +34,10 @@ def made_up(monkeypatch, folder: Path, installed: str | None = "2.13.0+cpu") -> 
 def test_where_it_is_not_a_line_says_so_and_what_to_do(monkeypatch, tmp_path, installed, told):
     made_up(monkeypatch, tmp_path, installed)
     assert torch_ranks.version() == (installed or "")
-    assert torch_ranks.obstacle() == f"{told}: 1 GB."
+    assert torch_ranks.obstacle() == f"{told} (1 GB): ./lab setup --torch"
     with pytest.raises(LabError) as caught:
         torch_ranks.variables()
-    assert str(caught.value) == f"{told}: 1 GB."
+    assert str(caught.value) == f"{told} (1 GB): ./lab setup --torch"
 
 
 def test_ranks_on_a_testbed_meet_at_its_first_node(monkeypatch, tmp_path):
@@ -89,22 +89,50 @@ def test_what_would_listen_everywhere_listens_on_loopback(monkeypatch, tmp_path)
 # --- With PyTorch ---
 
 
-@pytest.mark.usefixtures("pytorch_is_here")
-def test_nobody_elsewhere_can_connect_to_ranks(tmp_path, monkeypatch):
-    monkeypatch.setenv("LABKIT_TEST", str(tmp_path))
-    script = tmp_path / "waits.py"
-    script.write_text(
-        "import os, pathlib, time\nimport torch.distributed as dist\n"
-        "dist.init_process_group('gloo', rank=int(os.environ['PMI_RANK']), world_size=2)\ndist.barrier()\n"
-        "while not pathlib.Path('go').exists(): time.sleep(0.05)\n"
-    )
+MEET = """
+import os, pathlib, sys, time
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+print(dist.get_rank(), "of", dist.get_world_size(), os.environ["RANK"], torch.get_num_threads(), flush=True)
+dist.barrier()
+while not pathlib.Path(sys.argv[1]).exists():
+    time.sleep(0.05)
+dist.destroy_process_group()
+"""
+
+
+def by_run_ranks(script: Path, go: Path) -> list[str]:
     env = torch_ranks.variables()
+    return [line for lines in run_ranks(2, script, go, env=env, show=False, timeout=100).lines for line in lines]
+
+
+def by_torchrun(script: Path, go: Path) -> list[str]:
+    return list(torch_ranks.torchrun(2, script, go).lines)
+
+
+@pytest.mark.usefixtures("pytorch_is_here")
+@pytest.mark.parametrize("launch", [by_run_ranks, by_torchrun])
+def test_no_other_machine_can_connect_to_ranks(tmp_path, monkeypatch, launch):
+    monkeypatch.setenv("LABKIT_TEST", str(tmp_path))
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")  # torchrun's own default is what torchrun() shows
+    script, go = tmp_path / "meet.py", tmp_path / "go"
+    script.write_text(MEET)
     with ThreadPoolExecutor() as pool:
-        run = pool.submit(run_ranks, 2, script, env=env, cwd=tmp_path, show=False, timeout=100)
+        run = pool.submit(launch, script, go)
         found: dict = {}
         while not run.done() and len(found) < 3:  # the store, and each rank's own
-            found = listeners_marked(str(tmp_path))
-        (tmp_path / "go").touch()
-        run.result()
-    assert int(env["MASTER_PORT"]) in {port for _, port in found}
+            found |= listeners_marked(str(tmp_path))
+        go.touch()
+        lines = sorted(run.result())
+    assert [line[:8] for line in lines] == ["0 of 2 0", "1 of 2 1"]
+    assert launch is by_run_ranks or all(line.endswith(" 1") for line in lines)
+    assert len(found) >= 3
     assert beyond_loopback({(address.removeprefix("::ffff:"), port): by for (address, port), by in found.items()}) == {}
+
+
+@pytest.mark.usefixtures("pytorch_is_here")
+def test_a_failure_under_torchrun_names_its_cause(tmp_path):
+    script = tmp_path / "fails.py"
+    script.write_text("raise SystemExit('no digits here')")
+    with pytest.raises(LabError, match=r"^torchrun: (.|\n)*no digits here"):
+        torch_ranks.torchrun(1, script)

@@ -153,12 +153,17 @@ def test_a_column_for_each_machine_a_row_for_each_figure(folder):
     kept["on"] = ON | {"cpu": "Intel Xeon", "cores": 4}
     kept["labs"]["02"]["rows"][1:] = [row("bits", "", Measured(3, unit="×", digits=0), "")]
     (machines.FOLDER / "b.json").write_text(json.dumps(kept))
-    assert tables.table("02").splitlines() == [
+    assert machines.table("02").splitlines() == [
         "|  | AMD EPYC, 2 cores, AVX2, AVX-512 (2026-01-31) | Intel Xeon, 4 cores, AVX2, AVX-512 (2026-01-31) |",
         "| --- | --- | --- |",
         "| CNN | 2.1× (1.9 to 2.3) | 2.1× (1.9 to 2.3) |",
         "| blocks | chunk | – |",
         "| bits | – | 3× |",
+    ]
+    assert machines.table("02", about="bi").splitlines() == [
+        "|  | Intel Xeon, 4 cores, AVX2, AVX-512 (2026-01-31) |",
+        "| --- | --- |",
+        "| bits | 3× |",
     ]
     assert "## 02 · oneDNN under an MNIST CNN\n\n|  | AMD EPYC" in tables.page()
     assert "## 00 ·" not in tables.page()
@@ -171,13 +176,13 @@ def test_the_notes_of_a_lab_end_in_its_table(folder):
     *cells, last = build.solution(source).cells
     assert cells == bare.cells
     assert last.metadata.tags == ["instructor"]
-    assert last.source == f"### On other machines\n\n{tables.table('02')}"
+    assert last.source == f"### On other machines\n\n{machines.table('02')}"
     assert "On other machines" not in str(build.student(source).cells[-1])
     assert build.solution(sources.find("00")).cells[-1].id != last.id
 
 
 def test_without_machines_there_is_no_table_and_the_page_says_so(folder):
-    assert tables.table("02") == ""
+    assert machines.table("02") == ""
     assert tables.page().endswith("No results yet.\n")
 
 
