@@ -36,10 +36,7 @@ def read_all() -> list[dict[str, Any]]:
 
 
 def table(lab: str, about: str = "") -> str:
-    """Return the rows of a lab's closing table whose names begin with `about`, in Markdown, with a column per machine.
-
-    Empty if there are none.
-    """
+    """Return a lab's rows whose names begin with `about`, with a column per machine, in Markdown; empty if none."""
     columns: dict[str, dict[str, str]] = {}
     for machine in read_all():
         rows = [row["texts"] for row in machine["labs"].get(lab, {"rows": []})["rows"]]

@@ -30,9 +30,7 @@ def obstacle() -> str:
 
 
 def variables(testbed: Testbed | None = None) -> dict[str, str]:
-    """Return the variables with which `init_process_group("gloo")` needs no other arguments in `run_ranks`.
-
-    RANK and WORLD_SIZE come from mpirun's own variables (`rank_runner`).
+    """Return the variables with which `init_process_group("gloo")` needs no other arguments: `rank_runner` adds two.
 
     Parameters
     ----------
@@ -60,18 +58,14 @@ def variables(testbed: Testbed | None = None) -> dict[str, str]:
 def torchrun(ranks: int, script: str | Path, *args: object, timeout: float = 120.0) -> processes.Completed:
     """Run a script with torchrun, without OMP_NUM_THREADS, as in a terminal; but it listens on loopback only.
 
-    Raises
-    ------
-    LabError
-        When PyTorch is not here, could not be kept from listening where others can connect, or when the run fails.
+    Raises LabError as `variables` does, and when the run fails.
     """
     own = variables()
     master = f"--master-addr={own['MASTER_ADDR']}", f"--master-port={own['MASTER_PORT']}"
     command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}", *master, script, *args]
     with lease.take():
-        done = processes.run(
-            [str(part) for part in command], own | {"OMP_NUM_THREADS": None}, timeout=timeout, separate_errors=True
-        )
+        env = own | {"OMP_NUM_THREADS": None}
+        done = processes.run([str(part) for part in command], env, timeout=timeout, separate_errors=True)
     if done.failure:
         raise LabError("\n  ".join([f"torchrun: {done.failure}", *done.errors[:30]]))
     return done

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from labkit.exercises import catalogue
 from labkit.mpi import run_ranks, torch_ranks
 from labkit.testbed import Testbed
 from labkit_author import sources
@@ -140,6 +141,21 @@ def test_the_first_bucket_of_ddp_holds_1_mib_unless_the_size_is_set(folder):
     assert 20 < counted["DDP"]["most"] / weights < 24  # weights, gradients, buckets, Adam's two; and Gloo's own
     whole_gradients = counted["FSDP, 4 micro-batches, no sync"]["most"] - counted["FSDP, 4 micro-batches"]["most"]
     assert whole_gradients / weights > 0.5  # of the 4 - 4/n, some of which replace gathered weights at the peak
+
+
+@pytest.mark.usefixtures("pytorch_is_here")
+def test_lab_07s_script_and_its_twin_learn_the_same(folder):
+    cell = next(cell for cell in sources.read(sources.find("11")).cells if cell.source.startswith("MAGIC = "))
+    names = {"catalogue": catalogue, "json": json}
+    exec(cell.source, names)
+    names["write_lab_07"](folder / "work" / "lab-07")
+    env = torch_ranks.variables()
+    env["PYTHONPATH"] = f"{folder / 'work' / 'lab-07'}:{env['PYTHONPATH']}"
+    flags = (1, "--digits", 512, "--epochs", 2, "--warmup", 0)
+    script = folder / "work" / "two_scripts.py"
+    run_ranks(2, script, *flags, threads=1, cwd=folder, env=env, show=False, timeout=300)
+    ends = json.loads((folder / "work" / "two_scripts.json").read_text())
+    assert ends["DDP"][0]["loss"] == pytest.approx(ends["Horovod"][0]["loss"], rel=1e-3)
 
 
 def train_digits(folder: Path, out: Path, ranks: int, *arguments: object) -> dict:
