@@ -35,7 +35,6 @@ NOTES = re.compile(  # in instructor's notes also times, all factors, and interv
 PARAGRAPH = re.compile(r"\S.*?(?=\n\s*\n|\n\s*(?:[-*]|\d+\.)\s|\Z)", re.S)  # or an item of a list
 SOURCE = re.compile(r"\]\(http|\]\[|<http|\((?:[^()]*\s)?20[0-3]\d\)|\bIn 20[0-3]\d\b|\bpublished\b", re.I)
 GIVEN = re.compile(r"^```.*?^```$|`[^`\n]*`|\$[^$\n]*\$", re.M | re.S)  # what an exercise gives, in code or a formula
-NOT_YET_CLEAN = ("06", "07", "08", "09", "10", "11")  # labs whose notes still have results; remove this once they don't
 
 OPENS = re.compile(r"^check, .+ = open_lab\(\"\d\d\", globals\(\)\)$", re.M)
 
@@ -51,7 +50,7 @@ def lint(source: Path) -> list[str]:
     for cell, start in zip(notebook.cells, starts, strict=True):
         problems += _lint_prose(cell, start) if cell.cell_type == "markdown" else _lint_code(cell, start)
         problems += _lint_paths(cell, start)
-        if cell.cell_type == "markdown" and source.stem[:2] not in NOT_YET_CLEAN:
+        if cell.cell_type == "markdown":
             problems += _lint_figures(cell, start)
         problems += _lint_file(cell, start, elsewhere)
     if not any("syntax" in problem for _, problem in problems):  # exercises are found by the syntax trees of the cells

@@ -12,7 +12,7 @@ from labkit.doctor.view import as_text
 from labkit.system import paths
 from labkit.system.errors import LabError
 from labkit.system.load import BUSY_MARK, Others
-from labkit_author import build, lint, sources, stored
+from labkit_author import build, sources, stored
 
 BUSY = Others("section 2", share=0.4, busy=True)
 WIRES = Others("section 3", share=0.0, busy=True, doubt="rank 1 had no core")
@@ -186,10 +186,7 @@ def test_a_draft_is_stored_by_itself(two_labs, write_source, tmp_path):
     assert (tmp_path / "kept" / "41_second.ipynb").exists()
 
 
-CLEAN = [source for source in sources.labs() if source.stem[:2] not in lint.NOT_YET_CLEAN]
-
-
-@pytest.mark.parametrize("source", CLEAN, ids=lambda source: source.stem)
+@pytest.mark.parametrize("source", sources.labs(), ids=lambda source: source.stem)
 def test_what_is_stored_has_no_problems(source):
     notebook = build.stored(source)
     draft = notebook.metadata.get(build.SESSION, stored.DRAFT).startswith(stored.DRAFT)
