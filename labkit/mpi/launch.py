@@ -234,7 +234,7 @@ def placement(runs: Iterable[Run]) -> str:
         return "Not all ranks were bound to cores, so the runs may have used different cores and memories."
     if len(places) > 1:
         return "The runs used different cores, as other runs had some of them."
-    machine, cpus = this_machine(), set[int](*places)
+    machine, cpus = this_machine(), set(places.pop())
     n_cores, nodes = (sum(not cpus.isdisjoint(group) for group in groups) for groups in (machine.cores, machine.numa))
     memory = "" if nodes == 1 else ", and a process on several of them reads some memory from another node"
     return f"All runs used the same {plural(n_cores, 'core')} of {plural(nodes, 'NUMA node')}{memory}."
