@@ -987,7 +987,7 @@ if QUICK:
     settings = {name: settings[name] for name in settings if name in (ALONE, PROCESSES)}
 
 # %%
-print(f"Fits of {', '.join(settings)}:")
+print(f"The fits of: {'; '.join(settings)}")
 sharing_logs = {name: [] for name in settings}
 with load.watch("section 6") as sharing_others:
     for turn in range(ROUNDS):
@@ -1298,7 +1298,7 @@ results.hand_in(
     (
         "all pixels → a hundredth, a finished picture",
         "",
-        Measured(*finished, "×", note=f"{-lost:+.1f} dB"),
+        Measured(*finished, "×", note=f"{0 - round(lost, 1):+.1f} dB"),
         "",
         finish_others,
     ),
