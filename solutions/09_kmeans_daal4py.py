@@ -987,7 +987,7 @@ if QUICK:
     settings = {name: settings[name] for name in settings if name in (ALONE, PROCESSES)}
 
 # %%
-print(f"Fits of {', '.join(settings)}:")
+print(f"The fits of: {'; '.join(settings)}")
 sharing_logs = {name: [] for name in settings}
 with load.watch("section 6") as sharing_others:
     for turn in range(ROUNDS):
@@ -1029,7 +1029,8 @@ labels = [f"{name}{'' if bound[name] else ' (not pinned)'}" for name in names]
 axis.set_yticks(range(len(names)), labels)
 axis.axvline(1, color=plots.BLACK, lw=1.5, ls="--")
 axis.set_ylim(len(names) - 0.5, -0.5)
-axis.set_xlim(0, 1.2 * max([1, *(vs_alone[name].value for name in names)]))
+highest = max(vs_alone.values(), key=lambda gain: gain.value).value
+axis.set_xlim(0, min(1.05 * axis.get_xlim()[1], 2 * highest))  # disturbed rounds have no end
 axis.set_xlabel(f"speed relative to {ALONE} (×), with 95% intervals")
 axis.set_title(f"Threads and processes: {ITERATIONS} iterations, {K} colours")
 summary = "; ".join(f"{name} {Measured(*vs_alone[name], '×')}" for name in names)
@@ -1298,7 +1299,7 @@ results.hand_in(
     (
         "all pixels → a hundredth, a finished picture",
         "",
-        Measured(*finished, "×", note=f"{-lost:+.1f} dB"),
+        Measured(*finished, "×", note=f"{0 - round(lost, 1):+.1f} dB"),
         "",
         finish_others,
     ),
