@@ -1333,7 +1333,7 @@ for name, (most, first_s, requests) in forecasts.items():
     note = f"{speed[0]:.1f} tokens/s · first after {first_s:.1f} s · {requests:,} requests"
     axis.text(1.15 * most, places[name], note, va="center", fontsize=12)
 axis.set_yticks(list(places.values()), list(places))
-axis.set(xscale="log", xlim=(0.1, 90 * edge), ylim=(-0.6, len(places) - 0.4))
+axis.set(xscale="log", xlim=(0.1, 250 * edge), ylim=(-0.6, len(places) - 0.4))
 axis.set(xlabel="decode, tokens/s of one request after 4,096 cached tokens")
 log_ticks(axis.xaxis)
 axis.xaxis.set_major_locator(LogLocator())
