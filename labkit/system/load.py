@@ -372,7 +372,8 @@ class _Processes(NamedTuple):
         """Return the others' CPU time by name; other users are named as such."""
         took: dict[str, float] = {}
         for pid, process in self.every.items():
-            if pid not in self.ours:
+            # Interrupts are nobody's: those for the packets that the ranks send are among them.
+            if pid not in self.ours and not process.name.startswith("ksoftirqd/"):
                 name = process.name if process.mine else "other users"
                 was = before.every.get(pid)
                 had = was.seconds if was and self.is_still(pid, was) else 0.0

@@ -277,11 +277,13 @@ def test_what_cannot_be_told_is_said_so_and_is_no_alarm(two, capsys):
 def test_where_ticks_miss_short_work_the_other_processes_count(two, others_s, share, busy):
     """As of ranks that sleep while they wait for a wire: /proc/stat samples, /proc/PID/stat does not."""
     two.process(80, 1, "elsewhere", 500)
+    two.process(14, 2, "ksoftirqd/0", 500)
     with observe(root=two.root) as others:
         for cpu in two.ticks:
             two.ticks[cpu][0] += round((3 + others_s / 2) / TICK_S)
         two.mine[os.getpid()] += round(10 / TICK_S)  # of which ticks saw 6
         two.process(80, 1, "elsewhere", 500 + round(others_s / TICK_S))
+        two.process(14, 2, "ksoftirqd/0", 500 + round(3 / TICK_S))
         two.now += 10
         two.show()
     assert (others.share, others.busy) == (pytest.approx(share), busy)
