@@ -200,10 +200,3 @@ def test_what_is_no_result_needs_none(write_source, prose):
 
 def test_what_an_exercise_gives_is_no_result(write_source):
     assert lint.lint(write_source("[markdown]\n# # T\n#\n# Given `2 GB/s`:\n#\n# ```\n# 3 images/s\n# ```")) == []
-
-
-def test_labs_whose_notes_are_still_to_be_rewritten_are_named(write_source):
-    cells = ("[markdown]\n# # T", "[markdown]\n# It was 2 images/s.")
-    for name, found in (("05_made_up.py", True), ("06_made_up.py", False)):
-        problems = lint.lint(write_source(*cells, name=name))
-        assert any("has no source" in problem for problem in problems) == found

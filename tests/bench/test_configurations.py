@@ -152,7 +152,7 @@ def test_optional_software_says_how_to_add_it(monkeypatch, known, tmp_path):
     monkeypatch.setattr(configurations, "OPENMP", absent)
     assert "`./lab setup --openmp` brings it" in Configuration("", absent).missing
     monkeypatch.setattr(torch_ranks, "FOLDER", tmp_path)
-    assert "`./lab setup --torch` brings it" in known["torch"].missing
+    assert "(1 GB): ./lab setup --torch" in known["torch"].missing
     monkeypatch.setattr(torch_ranks, "obstacle", lambda: "")
     monkeypatch.setenv("CXX", "no-such-compiler")
     assert known["torch"].missing == ""

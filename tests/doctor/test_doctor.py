@@ -418,8 +418,8 @@ WITH_PYTORCH = (Lab("11 After the all-reduce", (), better_with=("PyTorch",)),)
 @pytest.mark.parametrize(
     ("installed", "seen", "fix"),
     [
-        (None, "PyTorch is not installed", "(1 GB): ./lab setup --torch"),
-        ("2.12.0+cpu", "PyTorch 2.12.0+cpu is out of date", "(1 GB): ./lab setup --torch"),
+        (None, "PyTorch is not installed", "To install it (1 GB): ./lab setup --torch"),
+        ("2.12.0+cpu", "PyTorch 2.12.0+cpu is out of date", "To update it (1 GB): ./lab setup --torch"),
         ("2.13.0+cpu", "2.13.0+cpu", ""),
     ],
 )
