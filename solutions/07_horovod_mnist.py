@@ -58,7 +58,7 @@ PINNING_ROUNDS = 0 if QUICK else 6  # section 10
 WIRE_ROUNDS, PREDICTION_ROUNDS = (1, 0) if QUICK else (6, 8)  # section 11
 WIRE_CASES = {"2 nodes, 1 Gbit/s": (2, 2 if QUICK else 8)}  # nodes, steps of a measurement
 if not QUICK:
-    WIRE_CASES |= {"2 nodes, 100 Mbit/s": (2, 4), "4 nodes, 50 Mbit/s": (4, 3)}
+    WIRE_CASES |= {"2 nodes, 100 Mbit/s": (2, 4), "4 nodes, 25 Mbit/s": (4, 3)}
 
 # %% [markdown]
 # ## 1 · The task: digits and a small network
@@ -1651,7 +1651,7 @@ def share_of_bytes(outcome):
 # %%
 if wired:
     show_bytes(wired)
-if four := wired.get("4 nodes, 50 Mbit/s"):
+if four := wired.get("4 nodes, 25 Mbit/s"):
     results.compare_guess(5, percent(share_of_bytes(four)))
 
 # %% [markdown]
@@ -1748,7 +1748,7 @@ if wired and PREDICTION_ROUNDS:
 #
 # ### Open · If you have time
 #
-# `run_ranks(4, "work/compare.py", …, nodes=2, network="50 Mbit/s")` puts two ranks on each of 2 nodes. How many bytes
+# `run_ranks(4, "work/compare.py", …, nodes=2, network="25 Mbit/s")` puts two ranks on each of 2 nodes. How many bytes
 # does a node's wire carry per step now? Is it faster than 4 nodes, and why? Clusters with many ranks per node work like
 # this.
 
