@@ -62,7 +62,9 @@ def torchrun(ranks: int, script: str | Path, *args: object, timeout: float = 120
     """
     own = variables()
     master = f"--master-addr={own['MASTER_ADDR']}", f"--master-port={own['MASTER_PORT']}"
-    command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}", *master, script, *args]
+    # torchrun starts Python unbuffered, so the ranks' lines would mix in the middle; this Python is not.
+    program = ["--no-python", sys.executable, script, *args]
+    command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}", *master, *program]
     with lease.take():
         env = own | {"OMP_NUM_THREADS": None}
         done = processes.run([str(part) for part in command], env, timeout=timeout, separate_errors=True)
