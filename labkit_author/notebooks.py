@@ -128,9 +128,9 @@ def dumps(notebook: NotebookNode) -> str:
     return text + "\n"
 
 
-def write_changed(path: Path, text: str) -> Path | None:
-    """Write a file unless it has this text already; return its path if it was written."""
-    if path.exists() and path.read_bytes() == text.encode():
+def write_changed(path: Path, content: str | bytes) -> Path | None:
+    """Write a file unless it has this content already; return its path if it was written."""
+    if path.exists() and path.read_bytes() == (content.encode() if isinstance(content, str) else content):
         return None
-    files.write(path, text)
+    files.write(path, content)
     return path

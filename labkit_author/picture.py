@@ -4,8 +4,9 @@ import base64
 import re
 from pathlib import Path
 
-from labkit.system import files, paths
+from labkit.system import paths
 from labkit_author import build, sources
+from labkit_author.notebooks import write_changed
 
 LAB, ALT = "07", "Test accuracy against seconds"  # the lab, and the beginning of the picture's alternative text
 FILE = "docs/lab07.png"
@@ -22,8 +23,5 @@ def stored() -> bytes | None:
 
 def write() -> Path | None:
     """Copy the picture to where the README shows it; return the file when that changed it."""
-    png, target = stored(), paths.ROOT / FILE
-    if png is None or (target.exists() and target.read_bytes() == png):
-        return None
-    files.write(target, png)
-    return target
+    png = stored()
+    return write_changed(paths.ROOT / FILE, png) if png else None
