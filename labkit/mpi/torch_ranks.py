@@ -62,11 +62,11 @@ def torchrun(ranks: int, script: str | Path, *args: object, timeout: float = 120
     """
     own = variables()
     master = f"--master-addr={own['MASTER_ADDR']}", f"--master-port={own['MASTER_PORT']}"
-    # torchrun starts Python unbuffered, so the ranks' lines would mix in the middle; this Python is not.
+    # The ranks share one pipe. torchrun starts Python unbuffered, and their lines would mix in the middle.
     program = ["--no-python", sys.executable, script, *args]
     command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}", *master, *program]
     with lease.take():
-        env = own | {"OMP_NUM_THREADS": None}
+        env = own | {"OMP_NUM_THREADS": None, "PYTHONUNBUFFERED": None}
         done = processes.run([str(part) for part in command], env, timeout=timeout, separate_errors=True)
     if done.failure:
         raise LabError("\n  ".join([f"torchrun: {done.failure}", *done.errors[:30]]))

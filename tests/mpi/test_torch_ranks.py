@@ -115,6 +115,7 @@ def by_torchrun(script: Path, go: Path) -> list[str]:
 def test_no_other_machine_can_connect_to_ranks(tmp_path, monkeypatch, launch):
     monkeypatch.setenv("LABKIT_TEST", str(tmp_path))
     monkeypatch.setenv("OMP_NUM_THREADS", "7")  # torchrun's own default is what torchrun() shows
+    monkeypatch.setenv("PYTHONUNBUFFERED", "1")  # with it, lines of ranks that share a pipe would mix
     script, go = tmp_path / "meet.py", tmp_path / "go"
     script.write_text(MEET)
     with ThreadPoolExecutor() as pool:
