@@ -103,7 +103,8 @@ def build_notebooks(
 
     With `--execute`, all labs run in one session, about an hour, and are stored together or not at all. Labs that are
     named are stored as drafts. Nothing is stored if an output is marked busy or not valid, has a warning of the doctor
-    or a folder of this machine, or lacks steps of earlier labs; `.lab/executed/` has what ran.
+    or a folder of this machine, or lacks steps of earlier labs. `.lab/executed/` then has what ran, and the next
+    `--execute` goes on with the lab that was refused.
     """
     from labkit_author import build, catalogue, house, lint, machines, minutes, picture, sources, stored
 

@@ -4,13 +4,13 @@ import html
 import os
 import pwd
 import re
-import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import nbformat
 from nbformat import NotebookNode
 
 from labkit.display.speedups import STEPS
@@ -31,7 +31,8 @@ LADDER = re.compile(r"Not taken yet: ([^\"]+)")  # in the alternative text of `l
 def store(chosen: Sequence[Path], on_lab: Callable[[str], None] = print) -> list[Path]:
     """Execute labs in one session, and store all of them or none; each by itself, as a draft, unless they are all labs.
 
-    A session of all labs begins with an empty `solutions/work`: the ladder has its steps only.
+    A session of all labs begins with an empty `solutions/work`: the ladder has its steps only. One that stopped at a
+    lab goes on there, unless the machine was started again.
 
     Parameters
     ----------
@@ -51,22 +52,22 @@ def store(chosen: Sequence[Path], on_lab: Callable[[str], None] = print) -> list
         When a lab fails, or an output speaks against storing it; what ran is kept for reading.
     """
     draft = list(chosen) != sources.labs()
-    session = f"{DRAFT if draft else ''}{time.strftime('%Y-%m-%d %H:%M')} {secrets.token_hex(4)}"
+    session, done = _session([] if draft else chosen)
     with files.writing(KEPT):
         KEPT.mkdir(parents=True, exist_ok=True)
-    if not draft:
+    if not draft and not done:
         _set_aside(paths.SOLUTIONS / "work")
-    for source in chosen:
+    for source in chosen[done:]:
         on_lab(source.stem)
         which = f"{source.stem} was not" if draft else "No lab was"
         left = f"{which} stored; what ran: {paths.shown(KEPT)}"
         try:
-            done = execute(build.solution(source), name=f"{source.stem}-solution", cwd=paths.SOLUTIONS)
+            executed = execute(build.solution(source), name=f"{source.stem}-solution", cwd=paths.SOLUTIONS)
         except LabError as error:
             raise LabError(f"{error}. {left}") from error
-        done.metadata |= {build.KEY: build.key(source), build.SESSION: session}
-        files.write(KEPT / f"{source.stem}.ipynb", dumps(done))
-        if found := problems(done, source.stem[:2], draft):
+        executed.metadata |= {build.KEY: build.key(source), build.SESSION: f"{DRAFT if draft else ''}{session}"}
+        files.write(KEPT / f"{source.stem}.ipynb", dumps(executed))
+        if found := problems(executed, source.stem[:2], draft):
             raise LabError(f"lab {source.stem[:2]}, {'; '.join(found)}. {left}")
         if draft:
             _store(source)
@@ -74,6 +75,24 @@ def store(chosen: Sequence[Path], on_lab: Callable[[str], None] = print) -> list
         for source in chosen:
             _store(source)
     return [build.solution_path(source) for source in chosen]
+
+
+def _session(chosen: Sequence[Path]) -> tuple[str, int]:
+    """Return the name of a session of all labs, and how many of them are done: more than 0 when one goes on."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text()[:8]
+    session, done = f"{time.strftime('%Y-%m-%d %H:%M')} {boot}", 0
+    for source in chosen:
+        path = KEPT / f"{source.stem}.ipynb"
+        if not path.exists():
+            break
+        notebook = nbformat.read(path, as_version=4)
+        begun = notebook.metadata.get(build.SESSION, DRAFT)
+        if begun.startswith(DRAFT) or not begun.endswith(boot) or (done and begun != session):
+            break
+        if notebook.metadata[build.KEY] != build.key(source) or problems(notebook, source.stem[:2]):
+            break
+        session, done = begun, done + 1
+    return session, done
 
 
 def _store(source: Path) -> None:
