@@ -3,6 +3,7 @@
 import functools
 import json
 import os
+import secrets
 import signal
 from pathlib import Path
 from typing import Annotated
@@ -11,9 +12,22 @@ import typer
 
 from labkit.cli.options import LabNumber, StudentFolder
 from labkit.system import account_access, files, huge_pages, paths, terminal
+from labkit.system.errors import LabError
 
 app = typer.Typer()
 command = functools.partial(app.command, rich_help_panel="The labs")
+# Whatever a machine's configuration has (/etc/jupyter): nobody gets in without the token, nor from another page.
+SAFE_SERVER = (
+    "--ServerApp.identity_provider_class=jupyter_server.auth.identity.PasswordIdentityProvider",
+    "--PasswordIdentityProvider.hashed_password=",
+    "--ServerApp.allow_unauthenticated_access=False",
+    "--ServerApp.allow_origin=",
+    "--ServerApp.allow_origin_pat=",
+    "--ServerApp.allow_remote_access=False",
+    "--ServerApp.disable_check_xsrf=False",
+    "--ServerApp.certfile=",
+    "--ServerApp.keyfile=",
+)
 
 
 @command(epilog="Example: `./lab setup` or `./lab setup --from /media/stick/labs`")
@@ -81,7 +95,10 @@ def start(
     elif with_huge_pages:
         os.environ.update(huge_pages.VARIABLES)
         print("The kernels have pages of 2 MB: what they measure may differ from what they measured without.")
+    token = secrets.token_hex(24)
     options = [
+        f"--PasswordIdentityProvider.token={token}",
+        *SAFE_SERVER,
         f"--ServerApp.root_dir={folder}",
         f"--LabApp.default_url=/lab/tree/{notebook.name}",
         "--ServerApp.ip=127.0.0.1",
@@ -95,6 +112,8 @@ def start(
     with kernels.private_folder() as runtime:
         os.environ["JUPYTER_RUNTIME_DIR"] = str(runtime)  # for the kernels' sockets, and a file that has the token
         server = LabApp.initialize_server(argv=options)
+        if server.identity_provider.token != token:
+            raise LabError("JupyterLab would not use the kit's token. An administrator can look into /etc/jupyter.")
         if forward := _forward_command(server.port):
             told = f"\n    Have this run on your own machine, and open the last address there:\n        {forward}\n"
             server.io_loop.add_callback(print, told, flush=True)  # below the address, which the start prints

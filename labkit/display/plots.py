@@ -34,6 +34,7 @@ MARKERS = "osD^vPX*"  # colour is never the only difference
 
 def use_style() -> None:
     """Make matplotlib's pictures readable from the last row: large type, thick lines, the kit's colours."""
+    mpl.rcdefaults()  # whatever a matplotlibrc of the user has, such as text.usetex
     mpl.rcParams.update(
         {
             "figure.figsize": (9, 4.5),

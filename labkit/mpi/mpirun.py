@@ -38,6 +38,7 @@ _NOTICES = re.compile(  # the lines that TensorFlow 2.21 prints at every start, 
     "WARNING: All log messages before absl::InitializeLog|I0000 .*(oneDNN custom operations are on|cpu_feature_guard)"
     "|To enable the following instructions:"
 )
+FATAL = re.compile("srun: fatal: ")  # it can't start ranks, as its job is over; mpirun goes on waiting for them
 _BAD_TERMINATION = "=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES"
 _ROUTINE = re.compile(
     "$|=|YOUR APPLICATION|This typically|Please see the FAQ"
@@ -177,7 +178,9 @@ class MpiRun:
         return self._mpirun is not None and self._mpirun.poll() is None
 
     def _is_overdue(self) -> bool:
-        """Whether mpirun should have ended: some time after a rank failed, or after all are gone."""
+        """Whether mpirun should have ended: srun started no rank, or some time after a rank failed, or all are gone."""
+        if any(map(FATAL.match, self._output)) and not any(rank.started for rank in self.ranks):
+            return True
         now = self.elapsed()
         failed = (
             rank.ended_at + (EXIT_GRACE_S if rank.exit_code else REPORT_TIMEOUT_S)

@@ -32,9 +32,10 @@ def options(folder: Path) -> dict[str, str]:
 
 
 def settings_paths(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that have Jupyter find this kit's settings and kernel, beside those of its user."""
+    """Return the variables that have Jupyter find this kit's settings and kernel, and none of its user's settings."""
     own = str(paths.ENV / "jupyter")
     return {
+        "JUPYTER_CONFIG_DIR": str(paths.STATE / "jupyter"),  # and what is set in JupyterLab, such as its theme
         "JUPYTER_CONFIG_PATH": os.pathsep.join(filter(None, (own, environ.get("JUPYTER_CONFIG_PATH")))),
         "JUPYTER_PATH": os.pathsep.join(filter(None, (environ.get("JUPYTER_PATH"), own))),  # a user's own come first
     }

@@ -21,7 +21,7 @@ import zmq
 from ipykernel import iostream, kernelapp
 from zmq.eventloop.zmqstream import ZMQStream
 
-from labkit.system import scratch
+from labkit.system import environment, scratch
 
 
 class IOPubThread(iostream.IOPubThread):
@@ -57,6 +57,8 @@ kernelapp.IOPubThread = IOPubThread
 sys.modules["debugpy"] = None
 importlib.import_module("ipykernel.debugger")
 del sys.modules["debugpy"]
+environment.settle(os.environ)
 with scratch.folder() as private:
     os.environ["TMPDIR"] = tempfile.tempdir = str(private)
+    os.environ["IPYTHONDIR"] = str(private / "ipython")  # and not the user's, with settings of its own
     kernelapp.launch_new_instance()
