@@ -213,8 +213,8 @@ print(f"objective {objective:,.0f}: a mean squared error of {mse:.1f} per channe
 #
 # ### A good start
 #
-# Lloyd's algorithm ends in a **local minimum**, and the start decides in which. `randomDense` draws *k* random pixels: if
-# a photo is mostly sky, most of them are sky. **k-means++** (`plusPlusDense`) draws one pixel after another, with a
+# Lloyd's algorithm ends in a **local minimum**, and the start decides in which. `randomDense` draws *k* random pixels:
+# if a photo is mostly sky, most of them are sky. **k-means++** (`plusPlusDense`) draws one pixel after another, with a
 # probability that grows with the squared distance to the pixels already drawn. So rare but distant colours get a
 # centroid too. How much does that help?
 
