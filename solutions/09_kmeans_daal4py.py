@@ -910,12 +910,7 @@ def half_of_one(part, digits):
 
 def say(name, gain, reference):
     """Return in words how a speed compares with a reference, with the verdict of the rounds."""
-    verdict = gain.verdict
-    if gain.record.startswith(verdict):  # such as "slower" and "slower in 5 of 6"
-        verdict = gain.record
-    elif gain.record not in verdict:
-        verdict = f"{verdict}, {gain.record}"
-    return f"{name}: {Measured(*gain, '×')} vs {reference}: {verdict}"
+    return f"{name}: {Measured(*gain, '×')} vs {reference}: {gain.verdict_by_rounds}"
 
 
 objectives = [objective, *(log["objective"] for runs in rank_logs.values() for log in runs)]
