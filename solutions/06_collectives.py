@@ -1485,8 +1485,8 @@ print(
 # messages](https://www.intel.com/content/www/us/en/docs/oneccl/developer-guide-reference/2021-8/environment-variables.html)).
 # What does the model leave out?
 #
-# - **Any number of ranks.** Halving needs a power of two. With 3, MPICH lets one rank send two whole gradients; in a
-#   ring it sends four thirds.
+# - **Any number of ranks.** Halving needs a power of two. With 3, MPICH lets one rank send two gradients; in a ring
+#   it sends four thirds.
 # - **Contention.** The model gives each rank a link of its own. In a real network, racks share *uplinks*.
 # - **Pipelining.** A ring's chunks can be cut finer, and sent on while the next ones arrive. This model adds up all
 #   times.
@@ -2403,8 +2403,8 @@ else:
 # 7. Ring: 2(n − 1)/n · S. Top-k: (n − 1) · 0.01 · 2 · S, as each number travels with its index. They are equal at n =
 #    100.
 #
-# **Homework.** MPICH 5.0.2 sends what `reduce_scatter_allgather` sends. On 3 nodes one rank sends two whole gradients,
-# which no ring does. On 4 nodes the bytes are the ring's, so if times differ there, bytes don't explain it. Then
+# **Homework.** MPICH 5.0.2 sends what `reduce_scatter_allgather` sends. On 3 nodes one rank sends two gradients, which no
+# ring does. On 4 nodes the bytes are the ring's, so if times differ there, bytes don't explain it. Then
 # compare with the eager setting: partners in halving send to each other at the same time, and an answer waits behind
 # data. If the run says that the cores were the limit, lower the rate.
 #
