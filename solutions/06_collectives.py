@@ -592,11 +592,14 @@ def run(call, times):
 measured = {"seconds": {}, "faults": {}}  # by method, then by bytes: of each round
 for size in sizes:
     gradient, total = np.full((2, size // 4), 0.0, np.float32)  # zeros can be added forever
+    halves = gradient[: len(gradient) // 2], total[: len(total) // 2]
     methods = {
         "ping-pong": partial(ping_pong, gradient),
         "exchange": partial(exchange, gradient, total),
         "exchange and add": partial(exchange_and_add, gradient, total),
         "copy": partial(np.copyto, total, gradient),
+        "exchange half": partial(exchange, *halves),
+        "exchange and add half": partial(exchange_and_add, *halves),
         "MPI_Allreduce": partial(ranks.Allreduce, gradient, total),
         "ring": partial(ring_allreduce, ranks, gradient, total),
         "1 server": partial(parameter_server, ranks, gradient, total, 1),
@@ -608,7 +611,7 @@ for size in sizes:
     for _ in range(rounds):
         for name, call in methods.items():
             for what, value in zip(measured, run(call, times[name])):
-                value /= 2 if name in ("ping-pong", "exchange") else 1
+                value /= 2 if name in ("ping-pong", "exchange", "exchange half") else 1
                 measured[what].setdefault(name, {}).setdefault(size, []).append(value)
     if ranks.rank == 0:
         typical = {
@@ -710,8 +713,8 @@ results.compare_guess(2, Measured(*ring_gain, "×"))
 
 def ring_parts(seconds):
     """Return each round's seconds of a ring's copy and its two steps."""
-    half = largest // 2
-    return [seconds["copy"][largest], seconds["exchange and add"][half], seconds["exchange"][half]]
+    names = "copy", "exchange and add half", "exchange half"
+    return [seconds[name][largest] for name in names]
 
 
 def check_ring(seconds):
@@ -727,7 +730,7 @@ print("Your ring:", check_ring(measured))
 # Python's time. For large ones it grows with the bytes: this is [**bandwidth**](../docs/glossary.md#bandwidth).
 #
 # The last line is a check. On 2 ranks, your ring copies the gradient, exchanges half of it and adds, then exchanges
-# half again. The parts ran on their own, with buffers that were already in use. Your ring's `incoming` is fresh.
+# half again. The parts were timed in the same rounds, but without a new buffer. Your ring makes one, `incoming`.
 #
 # Intervals here are 95% intervals over the rounds of *one* launch: another launch may place memory and ranks
 # differently.
@@ -745,7 +748,7 @@ print("Your ring:", check_ring(measured))
 print("A few seconds.")
 KEEP = {"MALLOC_MMAP_MAX_": 0, "MALLOC_TRIM_THRESHOLD_": 2**40}  # man mallopt
 with load.watch("section 6") as memory_others:
-    with_memory, faults_with_memory = measure([largest // 2, largest], KEEP)
+    with_memory, faults_with_memory = measure([largest], KEEP)
 
 
 # %% jupyter={"source_hidden": true}
@@ -2403,10 +2406,10 @@ else:
 # 7. Ring: 2(n − 1)/n · S. Top-k: (n − 1) · 0.01 · 2 · S, as each number travels with its index. They are equal at n =
 #    100.
 #
-# **Homework.** MPICH 5.0.2 sends what `reduce_scatter_allgather` sends. On 3 nodes one rank sends two gradients, which no
-# ring does. On 4 nodes the bytes are the ring's, so if times differ there, bytes don't explain it. Then
-# compare with the eager setting: partners in halving send to each other at the same time, and an answer waits behind
-# data. If the run says that the cores were the limit, lower the rate.
+# **Homework.** MPICH 5.0.2 sends what `reduce_scatter_allgather` sends. On 3 nodes one rank sends two gradients, which
+# no ring does. On 4 nodes the bytes are the ring's, so if times differ there, bytes don't explain it. Then compare with
+# the eager setting: partners in halving send to each other at the same time, and an answer waits behind data. If the
+# run says that the cores were the limit, lower the rate.
 #
 # </div>
 
