@@ -170,7 +170,7 @@ if not QUICK:
 # each step the ranks average their [**gradients**](../docs/glossary.md#gradient), so every copy takes the same step.
 # The average comes from an [**all-reduce**](../docs/glossary.md#all-reduce), without a [**parameter
 # server**](../docs/glossary.md#parameter-server). In a [**ring**](../docs/glossary.md#ring) all-reduce, each rank sends
-# about twice the bytes of the gradients, for any number of ranks.
+# less than twice the bytes of the gradients, for any number of ranks.
 #
 # ```mermaid
 # flowchart LR
@@ -239,8 +239,8 @@ shard = check(1, shard)
 # One step on 4 ranks looks at four batches and takes the *average* of their gradients. The average is less noisy than a
 # single batch's gradient, and about as large. An epoch now has a quarter of the steps, so at the old rate the weights
 # would move about a quarter of the distance. The **linear scaling rule** multiplies the [**learning
-# rate**](../docs/glossary.md#learning-rate) by `size`. At the start the gradients change quickly, and such long steps
-# can overshoot. So training begins with a [**warm-up**](../docs/glossary.md#warm-up): the rate rises from one rank's to
+# rate**](../docs/glossary.md#learning-rate) by `size`. At the start the gradients change quickly, and long steps can
+# overshoot. So training begins with a [**warm-up**](../docs/glossary.md#warm-up): the rate rises from one rank's to
 # the full one ([Goyal et al. 2017](https://arxiv.org/abs/1706.02677)).
 #
 # Write `learning_rate(step, base, size, warmup)`. It returns a float: `base` at step 0, then in a straight line to
@@ -374,7 +374,7 @@ results.compare_guess(1, "waits")
 #
 # If a gradient is not averaged, or the start is not broadcast, nothing crashes. Each rank trains its own network, the
 # loss falls, the accuracy looks fine, and all ranks but one worked for nothing. Only one thing gives such a run away:
-# the **weights of the ranks differ**. So every distributed run in this lab ends with this measurement.
+# the **weights of the ranks differ**. So every distributed training in this lab ends with this measurement.
 
 # %%
 # %%writefile work/agree.py
@@ -1488,8 +1488,9 @@ print(f"Not here: {no_wires}" if no_wires else "A network can be made here.")
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
-# **Guess first.** The gradients are 1.7 MB, a step of a rank has 64 images, and section 5 printed the images per second
-# of one rank. On 2 nodes with wires of 100 Mbit/s, what share of the images per second of *side by side* remains?
+# **Guess first.** The gradients are 1.7 MB, each step of a rank has 64 images, and section 5 printed the images per
+# second of one rank. On 2 nodes with wires of 100 Mbit/s, what share of the images per second of *side by side*
+# remains?
 #
 # And on 4 nodes: with FP16, what share of the bytes of FP32 does each node send?
 #
@@ -1760,7 +1761,7 @@ if wired and PREDICTION_ROUNDS:
 # %% [markdown]
 # ## Questions
 #
-# Answer each in a sentence or two, with what you saw above. The instructor's notebook has answers.
+# Answer each in a sentence or two, from what you saw above. The instructor's notebook has answers.
 #
 # 1. How do you initialise Horovod, and why is it necessary?
 # 2. Why does the learning rate have to change with larger batches?
@@ -1777,9 +1778,9 @@ if wired and PREDICTION_ROUNDS:
 #
 # 1. `hvd.init()`. It starts MPI and Horovod's background thread. Before it, a process knows neither its rank nor the
 #    size, and has no one to reduce with; `hvd.rank()` raises an error.
-# 2. The averaged gradient of *n* batches is about as large as that of one, only less noisy, and there are *n* times
-#    fewer steps. At the old rate the network would move *n* times less in an epoch. Ask: does the rule hold for any
-#    *n*? No: beyond some batch size, noise is no longer the limit (lab 08, LARS).
+# 2. The averaged gradient of *n* batches is about as large as one batch's, only less noisy, and there are 1/*n* as many
+#    steps. At the old rate the network would move 1/*n* as far in an epoch. Ask: does the rule hold for any *n*? No:
+#    beyond a certain batch size, noise is no longer the limit (lab 08, LARS).
 # 3. Make it a function of the step and of `hvd.size()`, and assign it before each step, with a warm-up: exercise 2. In
 #    Keras' `fit` it would be a callback or a `LearningRateSchedule`.
 # 4. `hvd.rank()` returns it: 0 to `hvd.size() - 1`. By convention, rank 0 writes. `hvd.local_rank()` counts on one
@@ -1797,7 +1798,7 @@ if wired and PREDICTION_ROUNDS:
 # 6. `n // size // batch`, from `hvd.size()`: exercise 3. All ranks must get the same number; otherwise those with an
 #    extra step wait forever.
 # 7. Section 5 has the answer for your machine. Look at three things: whether ranks beat threads on the same cores,
-#    whether more ranks than cores gain or lose, and how many more epochs they need for the same accuracy. Ask: what did
+#    whether more ranks than cores help or hurt, and how many more epochs they need for the same accuracy. Ask: what did
 #    it cost in core-seconds?
 #
 # </div>
@@ -1821,8 +1822,8 @@ if wired and PREDICTION_ROUNDS:
 #
 # **For the instructor.** The optional sections, and what goes wrong.
 #
-# **Exercise 6** Most compare CPUs instead of cores. Report (c) shows it: the masks have nothing in common, and yet the
-# two ranks share core 0. (d) is the usual default if no launcher pins.
+# **Exercise 6** Most students compare CPUs, not cores. Report (c) shows the difference: the masks have nothing in
+# common, yet the two ranks share core 0. (d) is what you see if no launcher pins.
 #
 # **Section 11** Nodes share the cores: with 4 nodes on 2 cores, *side by side* cannot exceed half of four times one
 # rank, and the wires are not the reason. Ask: how could FP16 halve the bytes on 4 nodes too? With a ring for any
