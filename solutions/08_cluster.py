@@ -231,8 +231,8 @@ if slurm:
 
 # %% [markdown]
 # - **Length** 50 epochs. `--warmup_steps` only says how many first steps the reported *speed* leaves out.
-# - **Images** [`--batch_size`](../docs/glossary.md#batch-size) is what one rank takes per step: as many as fit into its
-#   memory.
+# - **Images** [`--batch_size`](../docs/glossary.md#batch-size) is the number of images that one rank takes per step: as
+#   many as fit into its memory.
 # - **Learning** The three `lr` flags: section 3. [**Label smoothing**](../docs/glossary.md#label-smoothing) asks for
 #   about 90% certainty, not 100%. [**Weight decay**](../docs/glossary.md#weight-decay) pulls weights towards 0.
 # - **Precision** `fp16` halves the bytes ([**mixed precision**](../docs/glossary.md#mixed-precision)), and [**loss
@@ -448,8 +448,8 @@ for name, batch, speed_there, hours in (
     print(f"--lr_warmup_epochs={warmup:.1f}{never}")
 
 # %% [markdown]
-# With 1,024 workers, these limits leave no schedule at all: at five steps per epoch, the run ends before the rate has
-# risen. Then the linear rule isn't enough.
+# With 1,024 workers, these limits leave no schedule at all: the run ends before the rate has risen. Then the linear
+# rule isn't enough.
 #
 # And look at the half hour on 8 V100s: the source of its published 5,800 images/s also reports ten epochs in those 30
 # minutes. Can both be right? (Question 8)
@@ -947,7 +947,7 @@ right.set(xscale="log", yscale="log", xlabel="workers", ylabel="images/s")
 for axis in (left, right):
     axis.set_xscale("log", base=2)
     axis.set_xticks(sizes[::2], [f"{n:,}" for n in sizes[::2]])
-figure.suptitle("Predicted for 1 to 1,024 workers, and published")
+figure.suptitle("Weak scaling on 1 to 1,024 workers, predicted and published")
 figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=11)
 ends = "; ".join(
     f"{name}: {values[32]:.0%} at 32, {[*values.values()][-1]:.0%} at {[*values][-1]:,}"
@@ -2076,7 +2076,7 @@ results.hand_in("12", (name, "75.863%; 92.823%", duration, ""))
 # - the `##SBATCH` lines: your site's partition and account, and the time. For GPUs, Bede's guide has `-p gpu
 #   --gres=gpu:4 -N1`;
 # - `--ntasks-per-node`: on CPUs, one rank per socket is a good start. The script gives each rank its share of the
-#   node's cores with `OMP_NUM_THREADS`, one thread per core (lab 03). On Bede that was 1: GPUs did the computing;
+#   node's cores with `OMP_NUM_THREADS`, one thread per core (lab 03);
 # - the `module load` lines, if you must use the site's MPI, with a Horovod built for it;
 # - `srun`, if your site starts ranks with a command of its own, as Bede did with `bede-ddlrun`;
 # - `--data_dir` and `--results_dir`: on a file system that all nodes see, with space for results (up to 1.2 GB,
@@ -2196,11 +2196,10 @@ results.hand_in("12", (name, "75.863%; 92.823%", duration, ""))
 # - The rate follows the batch, with a warm-up. The stream of images does not depend on the number of ranks.
 # - Stop a run and kill one before you depend on it. Does it resume?
 # - More nodes cost node-hours wherever they don't scale, and for everything that isn't a step.
-# - Put logs and published figures into a model first: it shows which explanations are far off.
+# - Put logs and published figures into a model: it shows which explanations are far off. Only runs can tell the rest.
 # - Images/s can double while accuracy does not improve. Look at time to accuracy.
 # - At the half-efficiency rate, wires take as long as computing. Half the bytes, or twice the computing between two
 #   exchanges, halve that rate.
-# - The cost of a uniform network grows slowly; a shared limit costs at once. Only runs can tell them apart.
 #
 # The closing table shows what was published, what you measured, and the limit:
 
