@@ -1702,8 +1702,8 @@ results.hand_in(
 )
 
 # %% [markdown]
-# Compare the pauses, then TTFT: chunks keep answers flowing, and a new request's own prompt takes more passes. Up to
-# what load can this machine promise a p95?
+# Compare the pauses, then TTFT: chunks keep answers flowing, and a new request's own prompt takes more passes. Choose
+# a p95 that users accept, and read off the load.
 
 # %% [markdown]
 # ## 9 · Split over ranks
@@ -1716,8 +1716,7 @@ results.hand_in(
 # 160 all-reduces per token.
 #
 # Published: [vLLM on an Arm server with two NUMA nodes](https://github.com/vllm-project/vllm/pull/32792) answers 1.96
-# times the requests of one node with a rank on each, and answered 0.6 times as many before its all-reduce used shared
-# memory (2026).
+# times the requests of one node with a rank on each. Before its all-reduce used shared memory, it was 0.6 times (2026).
 #
 # The script (folded) sends one token through a model of 79 million weights: as one rank with N threads, and as N ranks
 # with one thread, on the same cores.

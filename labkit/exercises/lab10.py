@@ -140,8 +140,8 @@ def _wrong_sums(scores: np.ndarray, v: np.ndarray, seen: np.ndarray, d: int) -> 
 
 
 AXIS_HINT, PAST_HINT, CACHE_HINT = (
-    "Which axis of (heads, n, d) counts the tokens? The new ones are put behind the others along this one.",
-    "np.concatenate([first, second], axis=1) puts arrays one behind the other along axis 1, and returns a new array. "
+    "Which axis of (heads, n, d) counts the tokens? The new ones are put after the others along this one.",
+    "np.concatenate([first, second], axis=1) puts one array after the other along axis 1, and returns a new array. "
     "Which is the first? And what is there to do when `past` is None?",
     "if past is None: return k, v; then keys, values = past, and return np.concatenate([keys, k], axis=1), "
     "np.concatenate([values, v], axis=1)",
@@ -171,8 +171,8 @@ def remember(answer: Callable[..., Any]) -> None:
                         "they were the keys": all_keys,
                         "the past were forgotten": right[:, m:],
                         "the new tokens were left out": right[:, :m],
-                        "the new ones were put behind the others along axis 0, the heads": _joined(right, m, 0),
-                        "the new ones were put behind the others along axis 2, the numbers": _joined(right, m, 2),
+                        "the new ones were put after the others along axis 0, the heads": _joined(right, m, 0),
+                        "the new ones were put after the others along axis 2, the numbers": _joined(right, m, 2),
                     }
                     with hinting(AXIS_HINT if array.shape != right.shape else PAST_HINT):
                         _same(array, right, f"the {name} {case}", wrong)
@@ -188,7 +188,7 @@ def remember(answer: Callable[..., Any]) -> None:
     all_keys, all_values = _numbered(2, 5, 3, 0)  # the lab cuts a cache, and so makes pairs itself
     two = parts(call(answer, (all_keys[:, :3], all_values[:, :3]), all_keys[:, 3:], all_values[:, 3:]), 2, "a pair")
     for name, returned, right in zip(("keys", "values"), two, (all_keys, all_values), strict=True):
-        case = f"the {name} after 2 tokens behind a past of 3, which is not what remember returned last,"
+        case = f"the {name} with 2 tokens after a past of 3, which is not what remember returned last,"
         _same(_array(returned, f"{case} to be an array of shape {right.shape}"), right, case, {})
 
 
@@ -352,7 +352,7 @@ FLOOR_HINT = (
     "A trained model has many groups of such small weights. Is there a least scale, or is something added to each? "
     "Only a group of zeros needs that; in any other it must be far below the scale, such as 1e-8."
 )
-ROUND_HINT = "np.round gives the nearest whole number; astype alone cuts off what is behind the point."
+ROUND_HINT = "np.round gives the nearest integer; astype alone cuts off what follows the point."
 
 
 @lab.exercise(4, hints=(GROUPS_HINT, SCALE_HINT, CODES_HINT))
@@ -412,7 +412,7 @@ def in_groups(answer: Callable[..., Any]) -> None:
 def _decide_on_group(split: np.ndarray, row: int, place: int, codes: np.ndarray, scale: Any, bits: int) -> None:
     """Decide on the codes and the scale of one group of weights (rows, groups, weights)."""
     weights, largest = split[row, place], 2 ** (bits - 1) - 1
-    shown = short([float(f"{weight:.6g}") for weight in weights])  # 0.0125, which float32 has not exactly
+    shown = short([float(f"{weight:.6g}") for weight in weights])  # 0.0125, which float32 cannot represent exactly
     group = f"group {place} of row {row}, {shown} in {bits} bits,"
     if not weights.any():
         with hinting(SCALE_HINT):

@@ -231,7 +231,7 @@ def _mask(keys: Any, positions: Any) -> Any:
     places = ops.range(_whole(0), ops.squeeze(count, _whole(0)), _whole(1), "i32")
     allowed = ops.less_equal(ops.unsqueeze(places, _whole(0)), ops.unsqueeze(positions, _whole(1)))
     hidden = ops.select(allowed, _real(0.0), _real(-np.inf))
-    # One for each text: of a mask for all of them, OpenVINO's kernels in bfloat16 read behind its end
+    # One for each text: if all texts share a mask, OpenVINO's bfloat16 kernels read past its end
     # (docs/upstream.md).
     return ops.broadcast(hidden, ops.concat([batch, _whole([1]), ops.shape_of(allowed, "i32")], 0))
 
