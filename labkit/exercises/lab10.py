@@ -240,7 +240,7 @@ def cost(answer: Callable[..., Any]) -> None:
     def decide(tokens: int, cached: int, model: Sizes, weight_bytes: float, kv_bytes: int) -> None:
         sizes = ", ".join(f"{name}={value}" for name, value in model._asdict().items())
         called = f"cost({tokens}, {cached}, model, {weight_bytes:g}, {kv_bytes}) of a model with {sizes}"
-        returned = parts(
+        three = parts(
             call(answer, tokens, cached, model, weight_bytes, kv_bytes),
             3,
             f"{called} to be three numbers, the operations, the bytes of the weights and those of the cache",
@@ -271,7 +271,7 @@ def cost(answer: Callable[..., Any]) -> None:
             "these were the bytes of the cache": cache,
         }
         with hinting(PAIRS_HINT):
-            _same(_plain(returned[0]), operations, f"the operations of {called}", wrong, ORDER_HINTS, rel=1e-9)
+            _same(_plain(three[0]), operations, f"the operations of {called}", wrong, ORDER_HINTS, rel=1e-9)
         wrong = {
             "the weights were read once for each token": weights * tokens,
             "the weights were those of each block": model.layers * weights,
@@ -281,12 +281,7 @@ def cost(answer: Callable[..., Any]) -> None:
         }
         with hinting(BYTES_HINT):
             _same(
-                _plain(returned[1]),
-                _plain(weights),
-                f"the bytes of the weights of {called}",
-                wrong,
-                ORDER_HINTS,
-                rel=1e-9,
+                _plain(three[1]), _plain(weights), f"the bytes of the weights of {called}", wrong, ORDER_HINTS, rel=1e-9
             )
         wrong = {
             "all heads had keys and values of their own": cache * model.heads / model.kv_heads,
@@ -300,10 +295,8 @@ def cost(answer: Callable[..., Any]) -> None:
             "these were the bytes of the weights": weights,
         }
         with hinting(BYTES_HINT):
-            _same(
-                _plain(returned[2]), _plain(cache), f"the bytes of the cache of {called}", wrong, ORDER_HINTS, rel=1e-9
-            )
-        for name, value in zip(("operations", "bytes of the weights", "bytes of the cache"), returned, strict=True):
+            _same(_plain(three[2]), _plain(cache), f"the bytes of the cache of {called}", wrong, ORDER_HINTS, rel=1e-9)
+        for name, value in zip(("operations", "bytes of the weights", "bytes of the cache"), three, strict=True):
             expect(
                 has_format(value, ".1f"),
                 f"the {name} of {called} to be an int or a float, for the next cells to show; it is {describe(value)}",
@@ -361,12 +354,10 @@ def in_groups(answer: Callable[..., Any]) -> None:
 
     def decide(weights: np.ndarray, bits: int, group: int) -> None:
         called = f"in_groups({short(weights.tolist())}, {bits}, {group})"
-        returned = parts(
-            call(answer, weights, bits, group), 2, f"{called} to return two arrays, the codes and the scales"
-        )
+        pair = parts(call(answer, weights, bits, group), 2, f"{called} to return two arrays, the codes and the scales")
         codes, scales = (
             _array(part, f"an array as the {name} of {called}")
-            for name, part in zip(("codes", "scales"), returned, strict=True)
+            for name, part in zip(("codes", "scales"), pair, strict=True)
         )
         rows, columns = weights.shape
         for name, array, shape in (("codes", codes, (rows, columns)), ("scales", scales, (rows, columns // group))):

@@ -102,6 +102,7 @@ def openvino_model(shape: Shape, weights: Mapping[str, np.ndarray]) -> openvino.
         for name, form in (("tokens", [-1, -1]), ("positions", [-1]), ("beam_idx", [-1]))
     )
     size, kv_heads = shape.head_size, shape.kv_heads
+    counts = [shape.heads, kv_heads, kv_heads]  # of queries, keys and values
     batch = ops.gather(ops.shape_of(tokens, "i32"), _whole([0]), _whole(0))
     empty = ops.broadcast(_real(0.0), ops.concat([batch, _whole([kv_heads, 0, size])], 0))
     sinks, allowed = [], None
@@ -134,7 +135,6 @@ def openvino_model(shape: Shape, weights: Mapping[str, np.ndarray]) -> openvino.
     ]
     x = ops.add(*vectors)
     for layer in range(shape.layers):
-        counts = [shape.heads, kv_heads, kv_heads]
         heads = ops.reshape(product(_rms_norm(x), f"{layer}.qkv"), _whole([0, 0, sum(counts), size]), True)
         split = ops.variadic_split(ops.transpose(heads, _whole([0, 2, 1, 3])), _whole(1), counts)
         queries, keys, values = split.outputs()

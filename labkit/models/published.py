@@ -62,15 +62,11 @@ class PublishedModel:
         return attention + experts * 3 * self.width * self.inner + router
 
 
-# The makers' sizes, compared with the sources in November 2026. tests/models/test_published.py compares the weights
-# with the totals that the makers state.
-#
-# Qwen: config.json at https://huggingface.co/Qwen; for the mixture also
-# https://gitcode.com/Ascend/MindSpeed-RL/blob/master/configs/model/qwen3_30b_a3b.yaml.
-# Gemma: gemma/config.py at https://github.com/google/gemma_pytorch; 262,208 tokens are config.json's of the 4B model,
-# whose vocabulary is padded.
-# Llama: models/sku_list.py at https://github.com/meta-llama/llama-models, where `inner` follows from
-# ffn_dim_multiplier and multiple_of: 8/3 · width · 1.3, rounded up to a multiple of 1,024 (8B) or 4,096 (70B).
+# Compared with these sources in November 2026; tests/models/test_published.py compares the weights with the totals that
+# the makers state. Qwen: config.json at https://huggingface.co/Qwen; the mixture also as qwen3_30b_a3b.yaml at
+# https://gitcode.com/Ascend/MindSpeed-RL. Gemma: gemma/config.py at https://github.com/google/gemma_pytorch; the 4B's
+# config.json pads the vocabulary. Llama: models/sku_list.py at https://github.com/meta-llama/llama-models; its `inner`
+# is 8/3 · width · ffn_dim_multiplier, rounded up to a multiple of multiple_of.
 MODELS = {
     "Qwen3-0.6B": PublishedModel(28, 1024, 16, 8, 128, 3072, 151_936, tied=True),
     "Gemma-3-1B": PublishedModel(26, 1152, 4, 1, 256, 6912, 262_144, tied=True, window=512, every=6),
