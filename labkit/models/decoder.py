@@ -101,9 +101,10 @@ def openvino_model(shape: Shape, weights: Mapping[str, np.ndarray]) -> openvino.
         ops.parameter(form, np.int32, name=name)
         for name, form in (("tokens", [-1, -1]), ("positions", [-1]), ("beam_idx", [-1]))
     )
-    size, kept = shape.head_size, shape.kv_heads
+    size, kv_heads = shape.head_size, shape.kv_heads
+    counts = [shape.heads, kv_heads, kv_heads]  # of queries, keys and values
     batch = ops.gather(ops.shape_of(tokens, "i32"), _whole([0]), _whole(0))
-    empty = ops.broadcast(_real(0.0), ops.concat([batch, _whole([kept, 0, size])], 0))
+    empty = ops.broadcast(_real(0.0), ops.concat([batch, _whole([kv_heads, 0, size])], 0))
     sinks, allowed = [], None
 
     def product(values: Any, name: str) -> Any:
@@ -113,7 +114,7 @@ def openvino_model(shape: Shape, weights: Mapping[str, np.ndarray]) -> openvino.
     def remember(new: Any, name: str) -> Any:
         """Return the keys or values so far; OpenVINO's plugin keeps the cache in place where a gather is in between."""
         info = VariableInfo()
-        info.data_shape = openvino.PartialShape([-1, kept, -1, size])
+        info.data_shape = openvino.PartialShape([-1, kv_heads, -1, size])
         info.data_type, info.variable_id = openvino.Type.f32, name
         state = Variable(info)
         so_far = ops.concat([ops.gather(ops.read_value(empty, state), rows, _whole(0)), new], 2)
@@ -128,14 +129,14 @@ def openvino_model(shape: Shape, weights: Mapping[str, np.ndarray]) -> openvino.
         repeated = ops.multiply(ops.unsqueeze(values, _whole(2)), ones)
         return ops.reshape(repeated, _whole([0, shape.heads, -1, size]), True)
 
-    found = [
+    vectors = [
         ops.gather(ops.constant(weights[name]), place, _whole(0))
         for name, place in (("embed", tokens), ("position", positions))
     ]
-    x = ops.add(*found)
+    x = ops.add(*vectors)
     for layer in range(shape.layers):
-        heads = ops.reshape(product(_rms_norm(x), f"{layer}.qkv"), _whole([0, 0, shape.heads + 2 * kept, size]), True)
-        split = ops.variadic_split(ops.transpose(heads, _whole([0, 2, 1, 3])), _whole(1), [shape.heads, kept, kept])
+        heads = ops.reshape(product(_rms_norm(x), f"{layer}.qkv"), _whole([0, 0, sum(counts), size]), True)
+        split = ops.variadic_split(ops.transpose(heads, _whole([0, 2, 1, 3])), _whole(1), counts)
         queries, keys, values = split.outputs()
         keys, values = remember(keys, f"{layer}.keys"), remember(values, f"{layer}.values")
         allowed = allowed or _mask(keys, positions)
@@ -195,8 +196,8 @@ class Decoder:
         self.reset()
         for state in self._request.query_state():
             _, heads, _, size = state.state.shape
-            one = rng.standard_normal((1, heads, 1, size), np.float32)
-            state.state = openvino.Tensor(np.ascontiguousarray(np.broadcast_to(one, (batch, heads, count, size))))
+            vector = rng.standard_normal((1, heads, 1, size), np.float32)
+            state.state = openvino.Tensor(np.ascontiguousarray(np.broadcast_to(vector, (batch, heads, count, size))))
         self.length = count
 
     def profile(self) -> dict[str, float]:
@@ -230,7 +231,7 @@ def _mask(keys: Any, positions: Any) -> Any:
     places = ops.range(_whole(0), ops.squeeze(count, _whole(0)), _whole(1), "i32")
     allowed = ops.less_equal(ops.unsqueeze(places, _whole(0)), ops.unsqueeze(positions, _whole(1)))
     hidden = ops.select(allowed, _real(0.0), _real(-np.inf))
-    # One for each text: of a mask for all of them, OpenVINO's kernels in bfloat16 read behind its end
+    # One for each text: if all texts share a mask, OpenVINO's bfloat16 kernels read past its end
     # (docs/upstream.md).
     return ops.broadcast(hidden, ops.concat([batch, _whole([1]), ops.shape_of(allowed, "i32")], 0))
 
