@@ -2179,6 +2179,9 @@ if not no_torch:
     flags = (SCRIPT_ROUNDS, "--digits", MNIST_DIGITS, "--epochs", 3, "--warmup", 0)
     with load.watch("section 7, Horovod and DDP") as script_others:
         run_ranks(2, "work/two_scripts.py", *flags, threads=1, env=env, show=False)
+
+# %% jupyter={"source_hidden": true}
+if not no_torch:
     runs = json.loads((work / "two_scripts.json").read_text())
     speeds, script_losses = {}, {}
     for name, histories in runs.items():
@@ -2187,13 +2190,12 @@ if not no_torch:
         after = ", ".join(f"{loss:.3f}" for loss in script_losses[name])
         print(f"{name}: {np.median(speeds[name]):,.0f} images/s; loss after each epoch: {after}")
     differ = np.abs(script_losses["DDP"] / script_losses["Horovod"] - 1)
-    print(
-        f"The losses differ by {', '.join(f'{share:.0e}' for share in differ)}, relative. ", end=""
-    )
+    shares = ", ".join(f"{share:.0e}" for share in differ)
+    print(f"The losses differ by {shares}, relative. ", end="")
     if differ[0] > 1e-3:
         print("Already the first epochs differ: the scripts do not do the same work.")
     elif differ[-1] > 10 * differ[0]:
-        print("They agree after the first epoch: both do the same work. Then rounding grows.")
+        print("They agree after the first epoch: both do the same work. Then rounding errors grow.")
     else:
         print("They agree: both do the same work.")
     times = ratio(speeds["DDP"], speeds["Horovod"])
@@ -2246,7 +2248,7 @@ results.hand_in("7", *((*row, *torch_rows.get(row[0], missing)) for row in TORCH
 # 1. Overlap: this ZeRO-1 begins to send when all gradients are ready, and its all-gather must be done before the next
 #    forward pass. Production versions reduce-scatter in buckets during the backward pass, and gather layer by layer.
 # 2. DDP: it fits many times over, and is the simplest. FSDP is chosen when the network will grow, or because one script
-#    serves both. Its sending is hidden on fast networks.
+#    serves both. Its sending can be hidden on fast networks.
 # 3. Whole layers: two of weights and some of gradients exist at the same time, whatever the number of ranks. More and
 #    smaller layers help: the same weights, cut finer.
 # 4. `start` for each of them; their bytes are negligible.
