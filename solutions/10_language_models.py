@@ -37,6 +37,7 @@ import math
 import tempfile
 import time
 from itertools import chain, pairwise
+from pathlib import Path
 from typing import NamedTuple
 
 import keras
@@ -54,7 +55,7 @@ from labkit.display import ladder, markdown, plots
 from labkit.display.consistency import Prediction, repeated, score, total
 from labkit.display.measured import Measured
 from labkit.models import published, serving
-from labkit.models.decoder import Decoder, Shape, openvino_model, random_weights
+from labkit.models.decoder import Decoder, Shape, for_genai, openvino_model, random_weights
 from labkit.models.openvino_core import openvino_core
 from labkit.mpi import placement, run_ranks
 from labkit.roofline import measure, peaks, readers
@@ -1896,9 +1897,6 @@ else:
 # keys and values ([vLLM](https://github.com/vllm-project/vllm/pull/39445),
 # [SGLang](https://github.com/sgl-project/sglang/pull/32733)).
 #
-# OpenVINO GenAI could run your model: it accepts tokens, so no tokeniser is needed, but it is not installed here and
-# expects other names for the inputs.
-#
 # A *prefix cache* keeps the keys and values of earlier prompts. Requests that begin alike, with the same system prompt
 # or the chat so far, read only what is new, so their TTFT falls.
 #
@@ -1927,6 +1925,75 @@ if len(counts_of_threads) > 2:
     gain = ratio(thread_rates["decode", cores], thread_rates["decode", fewer])
     print(f"decode, {cores} threads vs {fewer}: {Measured(*gain, '×')}: {gain.verdict}")
 del by_threads, decoder
+
+# %% [markdown]
+# ### Your model in OpenVINO GenAI
+#
+# The tool runs any decoder that has the inputs it expects; `for_genai` gives yours those. It accepts tokens, so no
+# tokeniser is needed. It keeps keys and values in one of two ways: as the model's own state, like your decoder, or in
+# [pages](https://arxiv.org/abs/2309.06180) that many requests share (its default). Does that cost anything for a single
+# request? All three write the likeliest token each time.
+
+# %%
+import openvino_genai
+
+served = Shape(*split_shape, split_shape[1] // 64, context=PROMPT + WRITTEN)
+served_weights = random_weights(served)
+own = Decoder(openvino_model(served, served_weights))
+prompt = np.random.default_rng(0).integers(0, served.symbols, (1, PROMPT))
+precisions = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
+
+with tempfile.TemporaryDirectory() as folder:
+    exported = for_genai(openvino_model(served, served_weights))
+    openvino.save_model(exported, f"{folder}/openvino_model.xml", compress_to_fp16=False)
+    Path(folder, "config.json").write_text('{"model_type": "gpt2"}')
+    Path(folder, "generation_config.json").write_text('{"eos_token_id": 0}')
+    state = openvino_genai.LLMPipeline(folder, "CPU", ATTENTION_BACKEND="SDPA", **precisions)
+    pages = openvino_genai.LLMPipeline(folder, "CPU", ATTENTION_BACKEND="PA", **precisions)
+
+
+def write_own():
+    """Return the tokens that your decoder writes."""
+    own.reset()
+    tokens = [int(own.forward(prompt)[0, -1].argmax())]
+    while len(tokens) < WRITTEN:
+        tokens.append(int(own.forward(np.array([tokens[-1:]]))[0, -1].argmax()))
+    return tokens
+
+
+def write_by(pipeline):
+    """Return the tokens that GenAI writes."""
+    request = openvino.Tensor(prompt)
+    return pipeline.generate(request, max_new_tokens=WRITTEN, ignore_eos=True).tokens[0]
+
+
+# %% jupyter={"source_hidden": true}
+writers = {
+    "your decoder": write_own,
+    "GenAI, state": lambda: write_by(state),
+    "GenAI, pages": lambda: write_by(pages),
+}
+written, writing = {}, {name: [] for name in writers}
+with load.watch("section 10, GenAI"):
+    for turn in range(-1, ROUNDS):  # the first does not count
+        for name, write in writers.items():
+            began = time.perf_counter()
+            written[name] = write()
+            if turn >= 0:
+                writing[name].append(WRITTEN / (time.perf_counter() - began))
+for name, gain in ratios(writing, "your decoder").items():
+    same = "the same tokens" if written[name] == written["your decoder"] else "other tokens"
+    compared = (
+        ""
+        if name == "your decoder"
+        else f", {Measured(*gain, '×')}: {gain.verdict_by_rounds}; {same}"
+    )
+    print(f"{name}: {np.median(writing[name]):,.0f} tokens/s{compared}")
+
+# %% [markdown]
+# The rate counts the prompt and all tokens after it. With pages, another attention kernel runs than under your decoder.
+# A tool that is at least as fast costs nothing here, and what it adds is in the table: many requests at once, prefix
+# caches, drafts. If it writes other tokens, two were about equally likely, and each kernel adds up in another order.
 
 # %% [markdown]
 # ## Questions

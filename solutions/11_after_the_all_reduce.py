@@ -795,7 +795,7 @@ if hidden:
 # stores the states of its shard of the weights, updates that shard and gathers the others.
 #
 # An all-reduce is a [**reduce-scatter**](../docs/glossary.md#reduce-scatter) and an
-# [**all-gather**](../docs/glossary.md#all-gather) (lab 06, section 2). ZeRO-1 puts the update between the two.
+# [**all-gather**](../docs/glossary.md#all-gather) (lab 06, section 3). ZeRO-1 puts the update between the two.
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
