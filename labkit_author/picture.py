@@ -9,10 +9,8 @@ from labkit.system.errors import LabError
 from labkit_author import build, sources
 from labkit_author.notebooks import write_changed
 
-LAB, ALT = (
-    "07",
-    "Test accuracy against epochs and against seconds",
-)  # the lab, and the beginning of the picture's alternative text
+LAB = "07"
+ALT = "Test accuracy against epochs and against seconds"  # the beginning of its alternative text
 FILE = "docs/lab07.png"
 INLINE = re.compile(rf'<img src="data:image/png;base64,([^"]+)" alt="{ALT}')
 
