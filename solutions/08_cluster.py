@@ -1806,6 +1806,15 @@ def report_storage(speeds, trainers):
 # The next cell predicts and measures, in about 45 seconds. The prediction: the images/s that the wire carries, divided
 # by those that the nodes train from files.
 
+# %% jupyter={"source_hidden": true}
+PAYLOAD = 1448 / 1514  # as in section 8, which is optional
+
+
+def in_percent(share):
+    """Return a share with its interval, if there is one, as a figure in percent."""
+    return Measured(*(100 * np.array(share)), "%", digits=0)
+
+
 # %%
 image_bytes = float(np.mean(index.length))
 one_node = speed(runs[1])  # images/s

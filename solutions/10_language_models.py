@@ -1934,6 +1934,9 @@ del by_threads, decoder
 # [pages](https://arxiv.org/abs/2309.06180) that many requests share (its default). Does that cost anything for a single
 # request? All three write the likeliest token each time.
 
+# %% jupyter={"source_hidden": true}
+split_shape = (3, 256) if QUICK else (4, 1280)  # as in section 9, which is optional
+
 # %%
 import openvino_genai
 
