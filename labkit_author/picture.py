@@ -5,20 +5,31 @@ import re
 from pathlib import Path
 
 from labkit.system import paths
+from labkit.system.errors import LabError
 from labkit_author import build, sources
 from labkit_author.notebooks import write_changed
 
-LAB, ALT = "07", "Test accuracy against seconds"  # the lab, and the beginning of the picture's alternative text
+LAB = "07"
+ALT = "Test accuracy against epochs and against seconds"  # the beginning of its alternative text
 FILE = "docs/lab07.png"
 INLINE = re.compile(rf'<img src="data:image/png;base64,([^"]+)" alt="{ALT}')
 
 
 def stored() -> bytes | None:
-    """Return the picture of the stored notebook; None while that has no outputs."""
-    outputs = (output for cell in build.stored(sources.find(LAB)).cells for output in cell.get("outputs", []))
-    matches = (INLINE.search(output.get("data", {}).get("text/html", "")) for output in outputs)
-    match = next(filter(None, matches), None)
-    return match and base64.b64decode(match[1])
+    """Return the picture of the stored notebook; None while that has no outputs.
+
+    Raises
+    ------
+    LabError
+        When it has outputs, and none is this picture.
+    """
+    outputs = [output for cell in build.stored(sources.find(LAB)).cells for output in cell.get("outputs", [])]
+    for output in outputs:
+        if match := INLINE.search(output.get("data", {}).get("text/html", "")):
+            return base64.b64decode(match[1])
+    if outputs:
+        raise LabError(f'no picture of lab {LAB} has an alternative text that begins "{ALT}": correct picture.ALT.')
+    return None
 
 
 def write() -> Path | None:

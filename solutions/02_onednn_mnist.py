@@ -203,8 +203,7 @@ def tell(speeds):
     first = next(iter(speeds))
     for name, gain in ratios(speeds, first).items():
         if name != first:
-            record = "" if gain.record in gain.verdict else f", {gain.record}"
-            print(f"{name}: {Measured(*gain, '×')} vs {first}: {gain.verdict}{record}")
+            print(f"{name}: {Measured(*gain, '×')} vs {first}: {gain.verdict_by_rounds}")
 
 
 with load.watch("section 1") as rate_others:

@@ -996,7 +996,7 @@ def infer(*names, rounds=ROUNDS, runs=RUNS, **env):
 
 def describe(ratio):
     """Return a ratio with its verdict, and the rounds that the faster one won."""
-    return f"{Measured(*ratio, '×')}: {', '.join(filter(None, (ratio.verdict, ratio.record)))}"
+    return f"{Measured(*ratio, '×')}: {ratio.verdict_by_rounds}"
 
 
 def relative_to_fp32(speeds):

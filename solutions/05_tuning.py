@@ -862,8 +862,7 @@ def tell_gain(promised, gain):
     if gain is None:
         print("That is not confirmed: nothing was measured again.")
         return
-    record = "" if gain.outliers else f", {gain.record}"  # else the ratio or the verdict has it
-    print(f"Measured again: {gain}{record}: {gain.verdict}.")
+    print(f"Measured again: {gain}: {gain.verdict_by_rounds}.")
     if round(promised, 2) > round(gain.high, 2):
         print("The promise is above the interval: think of the winner's curse.")
     if gain.verdict == "faster":
@@ -936,8 +935,9 @@ if challenger:
         tell_luck("best", challenger.value, again["best"])
     tell_gain(challenger.value / metrics[0], tuner_gain)
     if "same batch" in again and CONFIRMATION_ROUNDS:
-        record = "" if same_batch_gain.outliers else f", {same_batch_gain.record}"
-        print(f"At the default's batch size: {same_batch_gain}{record}: {same_batch_gain.verdict}.")
+        print(
+            f"At the default's batch size: {same_batch_gain}: {same_batch_gain.verdict_by_rounds}."
+        )
         if tuner_gain.verdict == "faster" and same_batch_gain.verdict != "faster":
             print("So no gain is shown without the new batch size.")
     tell_stability(again["default"], again["best"])

@@ -170,7 +170,7 @@ if not QUICK:
 # each step the ranks average their [**gradients**](../docs/glossary.md#gradient), so every copy takes the same step.
 # The average comes from an [**all-reduce**](../docs/glossary.md#all-reduce), without a [**parameter
 # server**](../docs/glossary.md#parameter-server). In a [**ring**](../docs/glossary.md#ring) all-reduce, each rank sends
-# about twice the bytes of the gradients, for any number of ranks.
+# less than twice the bytes of the gradients, for any number of ranks.
 #
 # ```mermaid
 # flowchart LR
@@ -237,11 +237,11 @@ shard = check(1, shard)
 # ### Exercise 2 · A learning rate that follows the size
 #
 # One step on 4 ranks looks at four batches and takes the *average* of their gradients. The average is less noisy than a
-# single batch's gradient, and about as long. An epoch now has a quarter of the steps, so at the old rate the weights
-# would move about a quarter of the distance. The **linear scaling rule** makes each step `size` times as long. At the
-# start the gradients change quickly, and such long steps can overshoot. So the [**learning
-# rate**](../docs/glossary.md#learning-rate) begins with a [**warm-up**](../docs/glossary.md#warm-up): it rises from the
-# rate for one rank to the rate for all ([Goyal et al. 2017](https://arxiv.org/abs/1706.02677)).
+# single batch's gradient, and about as large. An epoch now has a quarter of the steps, so at the old rate the weights
+# would move about a quarter of the distance. The **linear scaling rule** multiplies the [**learning
+# rate**](../docs/glossary.md#learning-rate) by `size`. At the start the gradients change quickly, and long steps can
+# overshoot. So training begins with a [**warm-up**](../docs/glossary.md#warm-up): the rate rises from one rank's to
+# the full one ([Goyal et al. 2017](https://arxiv.org/abs/1706.02677)).
 #
 # Write `learning_rate(step, base, size, warmup)`. It returns a float: `base` at step 0, then in a straight line to
 # `base * size` at step `warmup`, and constant from there. With `warmup = 0` it is `base * size` from the first step.
@@ -263,9 +263,9 @@ learning_rate = check(2, learning_rate)
 # %% [markdown]
 # ### Exercise 3 · A number of steps that follows the size
 #
-# In one epoch, one of the ranks sees each digit once. Write `steps_per_epoch(n, batch, size)`: the number of steps that
-# each rank takes in one epoch, if each step takes `batch` digits from the rank's share of exercise 1. Only full batches
-# count. It returns an int, for `range`.
+# In one epoch, each digit is used once, by one of the ranks. Write `steps_per_epoch(n, batch, size)`: the number of
+# steps that each rank takes in one epoch, if each step takes `batch` digits from the rank's share of exercise 1. Only
+# full batches count. It returns an int, for `range`.
 
 
 # %%
@@ -291,7 +291,7 @@ for size in (1, 2, 4):
     label = f"{plural(size, 'rank')}: {len(steps)} steps"
     axis.plot(steps, rates, markevery=len(steps) // 6, label=label)
 axis.set(xlabel="step", ylabel="learning rate")
-axis.set(title="Six epochs over 6,400 digits, 64 per rank and step")
+axis.set(title="Six epochs over 6,400 digits, 64 per rank in each step")
 axis.legend()
 plots.show(
     figure,
@@ -349,12 +349,12 @@ except tf.errors.UnknownError:
 results.guess(1, "one rank has an extra batch", ..., choices=("error", "wrong average", "waits"))
 
 # %% [markdown]
-# Horovod warns of tensors that only some ranks have submitted, by default after 60 s, and keeps waiting. Here it warns
-# after 2 s and gives up after 4.
+# Horovod warns about tensors that only some ranks have submitted, by default after 60 s, and keeps waiting. Here it
+# warns after 2 s and gives up after 4.
 
 # %%
 impatient = {"HOROVOD_STALL_CHECK_TIME_SECONDS": 2, "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": 4}
-print("Two ranks start, and then wait for each other: about 12 s.", flush=True)
+print("Two ranks start: about 12 s.", flush=True)
 stalled = run_ranks(2, "work/uneven.py", threads=1, env=impatient, show=False)
 for rank, lines in enumerate(stalled.lines):
     for line in lines:
@@ -374,7 +374,7 @@ results.compare_guess(1, "waits")
 #
 # If a gradient is not averaged, or the start is not broadcast, nothing crashes. Each rank trains its own network, the
 # loss falls, the accuracy looks fine, and all ranks but one worked for nothing. Only one thing gives such a run away:
-# the **weights of the ranks differ**. So every distributed run in this lab ends with this measurement.
+# the **weights of the ranks differ**. So every distributed training in this lab ends with this measurement.
 
 # %%
 # %%writefile work/agree.py
@@ -598,7 +598,7 @@ results.guess(2, f"images per second, {several} ranks vs one", ..., unit="×")
 
 # %%
 logs = {}
-print(f"Ranks, a run each of about 15 s: {', '.join(map(str, RANK_COUNTS))}.", flush=True)
+print(f"Training on {', '.join(map(str, RANK_COUNTS))} ranks: about 15 s each.", flush=True)
 with load.watch("section 5, training") as training_others:
     for ranks in RANK_COUNTS:
         out = work / f"ranks-{ranks}"
@@ -619,19 +619,19 @@ for ranks, log in logs.items():
     ends.append(f"on {plural(ranks, 'rank')}, {accuracy[-1]:.1f}% after {seconds[-1]:.1f} s")
 worst = 100 * min(log["history"][-1]["accuracy"] for log in logs.values())
 axes[0].set_ylim(max(0, 5 * math.floor(worst / 5) - 10), 100)  # the last points
-axes[0].set(xlabel="epochs", ylabel="test accuracy (%)", xticks=range(1, epochs + 1))
+axes[0].set(xlabel="epoch", ylabel="test accuracy (%)", xticks=range(1, epochs + 1))
 axes[0].legend(loc="lower right")
 axes[1].set(xlabel="seconds of training", xlim=(0, None))
 figure.suptitle("Time to accuracy, one thread per rank")
 plots.show(
     figure,
-    alt="Test accuracy against seconds of training and against epochs, a line per number of "
+    alt="Test accuracy against epochs and against seconds of training, a line per number of "
     f"ranks, a point per epoch: {'; '.join(ends)}.",
     keep=results,
     watched=[training_others],
 )
 if max(logs) > machine.usable_cores:
-    print(f"More than {plural(machine.usable_cores, 'rank')} take turns on this machine's cores.")
+    print(f"With more ranks than cores (here {machine.usable_cores}), the ranks take turns.")
 
 # %% [markdown]
 # A run that is twice as fast but learns half as much per epoch has gained nothing. [**Time to
@@ -662,7 +662,7 @@ def show_time_to_accuracy(logs, cores):
             f"{speeds[ranks]:7,.0f} images/s, {gain:.2f}×"
         )
         if gain > 1.03 * ranks / reference:
-            print(f"    More than {ranks / reference:.0f}×: the machine changed between the runs.")
+            print(f"    More than {ranks / reference:.0f}×: something else changed in between.")
     first, fastest = min(taken, key=taken.get), max(speeds, key=speeds.get)
     first, fastest = plural(first, "rank"), plural(fastest, "rank")
     print(f"Fewest seconds: {first}; most images/s: {fastest}. One run each, so no intervals.")
@@ -673,8 +673,8 @@ show_time_to_accuracy(logs, machine.usable_cores)
 
 # %% [markdown]
 # More ranks take fewer steps in an epoch, each with the average of more digits, and two of the six epochs are warm-up.
-# The left panel shows what that does, independent of speed. Each number of ranks ran once, so the machine may have
-# changed in between. The next measurement alternates.
+# The left panel shows the effect, independently of speed. Each ran once, so the machine may have changed in between.
+# The next measurement alternates.
 #
 # ### Scaling efficiency and its limit
 #
@@ -689,8 +689,8 @@ show_time_to_accuracy(logs, machine.usable_cores)
 # may slow each other down even if they exchange nothing. So the same ranks also train **side by side**, on the same
 # cores but without Horovod. Averaging only adds work to that, so it is the limit.
 #
-# There is also a rival: *one* process on the same cores, with a thread for each rank and as many images in a step. A
-# talk of 2018 says that more ranks can be faster, as small convolutions are hard to thread.
+# There is also a rival: *one* process on the same cores, with one thread per rank and the same images per step. A talk
+# from 2018 said that more ranks can be faster, as small convolutions are hard to thread.
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
@@ -820,7 +820,7 @@ if __name__ == "__main__":
 
 
 # %% [markdown]
-# A round has each launch once, so a slow minute affects all of them. The agreement of the rounds gives the 95%
+# Each round contains each launch once, so a slow minute affects all of them. The spread of the rounds gives the 95%
 # confidence interval of each ratio. It covers the noise of these minutes: on another day, a repetition can fall
 # outside. The rounds also contain the variants that section 7 compares.
 
@@ -833,7 +833,7 @@ def variant(active, batch=64, horovod=True, every=1, fp16=False, steps=None):
 
 
 def launch(ranks, variants, rounds=2, threads=1, env=None):
-    """Return the images per second of each variant, the mean of some rounds, and the run."""
+    """Return the images per second of each variant, the mean of `rounds`, and the run."""
     files = (work / "variants.json", work / "speeds.json")
     files[0].write_text(json.dumps(variants))
     options = dict(threads=threads, env=env, show=False)
@@ -886,7 +886,7 @@ def percent(ratio, ranks=1):
 
 
 def cost_of(reached):
-    """Return what averaging costs, by the ratio to the same ranks side by side."""
+    """Return a phrase on the cost of averaging, from the ratio to the same ranks side by side."""
     words = {
         "slower": f"averaging costs {1 - reached.value:.0%} of the images per second",
         "faster": "averaging can't make ranks faster, so something else changed: measure again",
@@ -907,7 +907,9 @@ def show_scaling(kind, speeds, ranks):
 def show_training_runs(logs, of_one, ranks):
     """Compare the speed-up of the training runs with that of the rounds."""
     gain = median_speed(logs[ranks]) / median_speed(logs[1])
-    if of_one.low <= gain <= of_one.high:
+    if math.isnan(of_one.low):
+        place = of_one.verdict
+    elif of_one.low <= gain <= of_one.high:
         place = "inside the interval"
     else:
         place = "outside the interval: they ran once, one after the other, so trust the rounds"
@@ -930,7 +932,7 @@ def scaling_row(kind, speeds, ranks, cores, others):
     if not speeds:
         return (name, "", "", "")
     of_one = statistics.ratios(speeds, "one rank")
-    reached, limit = (percent(of_one[each], ranks) for each in (kind, f"{kind}, side by side"))
+    reached, limit = (percent(of_one[key], ranks) for key in (kind, f"{kind}, side by side"))
     above = "averaging can't make ranks faster, so run section 5 again"
     return (name, "", reached, Limit(limit, above), others)
 
@@ -958,18 +960,18 @@ if scaling:
     )
 
 # %% [markdown]
-# Between 100% and *side by side* lies what the ranks share: memory, caches, the clock, and the cores themselves if
-# there are fewer cores than ranks. No Horovod setting can win that back. Between *side by side* and the efficiency lies
-# the averaging: messages, and waiting for the slowest rank.
+# The gap between 100% and *side by side* comes from what the ranks share: memory, caches, the clock, and the cores if
+# there are fewer cores than ranks. No Horovod setting can close it. The gap between *side by side* and the efficiency
+# comes from averaging: messages, and waiting for the slowest rank.
 #
-# Ranks work independently and meet once per step. Threads of one process meet at the end of every operation. In return,
-# each rank holds its own copy of the network.
+# Ranks meet once per step, threads of one process at the end of every operation. In exchange, each rank needs its own
+# copy of the network.
 
 # %% [markdown]
 # ## 6 · Where the time goes: the timeline
 #
-# Horovod writes a [**timeline**](../docs/glossary.md#timeline) of what it does with every tensor, to the file that
-# `HOROVOD_TIMELINE` names. Writing it takes time, so it gets a short run of its own: one epoch on 2 ranks.
+# Horovod writes a [**timeline**](../docs/glossary.md#timeline) of every tensor to the file that `HOROVOD_TIMELINE`
+# names. Writing it takes time, so it gets a short run of its own: one epoch on 2 ranks.
 
 # %%
 timeline = work / "horovod-timeline.json"
@@ -1039,40 +1041,40 @@ figure.legend(legend.values(), legend.keys(), ncols=4, fontsize=11, loc="outside
 shapes = [gradient["shape"] for gradient in gradients]
 labels = [f"{' × '.join(map(str, s))}: {4 * math.prod(s):,} bytes" for s in shapes]
 axis.set_yticks(range(len(gradients)), labels, fontsize=11)
-axis.set(xlabel="ms since the step's first gradient was ready")
-axis.set(title="The eight gradients of a median step")
+axis.set(xlabel="ms since Horovod saw the step's first gradient")
+axis.set(title="The eight gradients in a step of median length")
 largest = {name: end - start for name, start, end in median_stages[-1] if name in STAGES}
 summary = ", ".join(f"{STAGES[name][0]} {ms:.1f} ms" for name, ms in largest.items())
-ready_at = max(stages[0][1] for stages in median_stages)
+seen_at = max(stages[0][1] for stages in median_stages)
 averaged_at = max(stages[-1][2] for stages in median_stages)
 plots.show(
     figure,
-    alt="For each of the eight gradients of a step of median length, from the smallest to the "
-    "largest, a bar in time: negotiated, fused if it is, reduced. The largest gradient: "
+    alt="For each of the eight gradients in a step of median length, from the smallest (bottom) "
+    "to the largest, bars in time: negotiated, fused if it is, reduced. The largest gradient: "
     f"{summary}.",
     keep=results,
 )
 print(f"The largest gradient in this step: {summary}.")
-print(f"The last gradient was ready {ready_at:.1f} ms after the first.", end=" ")
+print(f"Horovod saw the last gradient {seen_at:.1f} ms after the first.", end=" ")
 print(f"After {averaged_at:.1f} ms, all were averaged.")
 
 # %% [markdown]
 # Each gradient goes through three stages:
 #
-# - **negotiated**: rank 0 waits until *every* rank has this gradient ready. If one rank is slow, this is where you see
-#   it: the others wait.
-# - **fused**: small gradients are copied into one buffer, so that one all-reduce serves many. Afterwards they are
-#   copied back. If *reduced* bars begin and end together, one all-reduce carried them all.
-# - **reduced**: the all-reduce itself, by MPI.
+# - **negotiated**: rank 0 waits until *every* rank has this gradient ready. If one rank is slow, you see it here: the
+#   others wait.
+# - **fused**: gradients that are ready together are copied into one buffer, so that one all-reduce serves them all, and
+#   then copied back. If *reduced* bars begin and end together, one all-reduce carried them.
+# - **reduced**: the all-reduce itself, in MPI.
 #
-# The rows go from the smallest gradient to the largest. The gradient of the first dense layer has 95% of all bytes.
-# Back-propagation computes the gradients from the last layer to the first. If they become ready one by one, the first
-# all-reduces overlap with the rest of it. If all become ready at almost the same time, nothing can overlap.
+# The largest gradient, that of the first dense layer, is at the top. It has 95% of all bytes. Back-propagation computes
+# the gradients from the last layer to the first. If they become ready one by one, the first all-reduces overlap with
+# the rest of it. If all become ready at almost the same time, nothing can.
 
 # %% [markdown]
-# Negotiation is waiting: for the other rank; for Horovod's next cycle, since it looks for ready gradients once per
-# cycle, 1 ms by default; or for its thread. Horovod has **one thread** for all of this. During an all-reduce, gradients
-# that become ready stay *negotiated*. (Chrome opens the file too, at `chrome://tracing`.)
+# Negotiation is waiting: for the other rank; for Horovod's next cycle, as it looks for ready gradients once per cycle,
+# 1 ms by default; or for its thread. Horovod has **one thread** for all of this. During an all-reduce, other gradients
+# stay *negotiated*, or unseen. (Chrome opens the file too, at `chrome://tracing`.)
 #
 # ## 7 · Improve it
 #
@@ -1085,25 +1087,25 @@ print(f"After {averaged_at:.1f} ms, all were averaged.")
 # | `HOROVOD_CYCLE_TIME` | ms between two looks for ready gradients; default 1 | shorter for a small model |
 #
 # The rounds of section 5 also ran 256 digits per rank, and strong scaling: a global batch of 64, divided among the
-# ranks. There, each step is shorter, but the gradients are as large. What do you expect of each?
+# ranks. There, each step is shorter, but the gradients are the same size. What do you expect of each?
 
 
 # %% jupyter={"source_hidden": true}
 def show_settings(speeds, reference, changes):
-    """Print what each change is worth."""
+    """Print the effect of each change."""
     of_reference = statistics.ratios(speeds, reference)
     for name in changes:
         ratio = of_reference[name]
-        print(f"{name}: {Measured(*ratio, '×')} the default's images/s: {ratio.verdict}")
+        print(f"{name}: {Measured(*ratio, '×')} the images/s of the default: {ratio.verdict}")
 
 
 def show_batches(speeds, ranks):
-    """Print the efficiency at each batch, and whether they differ."""
+    """Print the efficiency at each batch size, and whether they differ."""
     pairs = {64: ("weak", "one rank"), 256: ("batch 256", "one rank, batch 256")}
-    for batch, (many, one) in pairs.items():
-        share = percent(statistics.ratios(speeds, one)[many], ranks)
+    for batch, (many, single) in pairs.items():
+        share = percent(statistics.ratios(speeds, single)[many], ranks)
         print(f"  efficiency at batch {batch}: {share}")
-    small, large = (np.divide(speeds[many], speeds[one]) for many, one in pairs.values())
+    small, large = (np.divide(speeds[many], speeds[single]) for many, single in pairs.values())
     ratio = statistics.ratio(large, small)
     words = {"faster": "higher", "slower": "lower"}.get(ratio.verdict, ratio.verdict)
     print(f"  the second is {Measured(*ratio, '×')} the first: {words}")
@@ -1116,7 +1118,7 @@ def show_averaging(speeds):
     ratio = statistics.ratio(*shares)
     words = {"faster": "averaging costs less here", "slower": "averaging costs more here"}
     verdict = words.get(ratio.verdict, ratio.verdict)
-    print(f"  that share is {Measured(*ratio, '×')} the one of weak scaling: {verdict}")
+    print(f"  that share vs the share in weak scaling: {Measured(*ratio, '×')}, {verdict}")
 
 
 # %%
@@ -1129,14 +1131,14 @@ strong_row = scaling_row("strong", scaling, several, machine.usable_cores, scali
 results.hand_in("7", strong_row)
 
 # %% [markdown]
-# A larger batch may also speed up one rank, so the efficiency at batch 256 is relative to *one rank at batch 256*. It
-# needs fewer all-reduces for the same digits. But if the data of one step no longer fit into a core's cache, each rank
-# is slower.
+# A larger batch needs fewer all-reduces for the same digits. But if the data of one step no longer fit into a core's
+# cache, each rank is slower. The speed of one rank may change too, so the efficiency at batch 256 is relative to *one
+# rank at batch 256*.
 #
-# Fusion saves messages and costs copies. Here, one gradient has nearly all bytes: there is little to save.
+# Fusion saves messages and costs copies. Here, one gradient has nearly all the bytes, so there is little to save.
 #
-# Your turn: put your own settings into `mine`. Horovod can also search for them, with `HOROVOD_AUTOTUNE=1`, as in
-# lab 05.
+# Your turn: put your own settings into `mine`. Horovod can also search for them, as lab 05 does, with
+# `HOROVOD_AUTOTUNE=1`.
 
 # %%
 mine = {}  # such as {"no fusion": {"HOROVOD_FUSION_THRESHOLD": "0"}}
@@ -1148,14 +1150,14 @@ if mine:
         show_settings(alternate(launches, 6)[0], "default", mine)
 
 # %% [markdown]
-# ## 8 · The run that looks distributed and is not
+# ## 8 · The run that looks distributed but isn't
 #
 # Many tutorials make a Keras script distributed in two lines: wrap the optimizer in `hvd.DistributedOptimizer`, and
 # call `fit`. With Keras 2 that was right. Here is the same with today's Keras.
 
 # %%
 # %%writefile work/silent.py
-"""Look distributed, and not be so: mpirun -n 2 python work/silent.py 8000"""
+"""Look distributed, but train separate networks: mpirun -n 2 python work/silent.py 8000"""
 
 import sys
 
@@ -1196,7 +1198,7 @@ if not QUICK:
 # ### Exercise 5 · Repair it, and keep `fit`
 #
 # Keras lets you replace what `fit` does in a step: a model's `train_step`. Write it with the tape of step 4. Do step 5
-# as well, since the ranks start with different weights here. The check runs it on 3 ranks, for three minutes at most.
+# as well, since the ranks start with different weights here. The check runs it on 3 ranks, for at most three minutes.
 
 # %%
 # %%writefile work/fit_hvd.py
@@ -1264,7 +1266,7 @@ if __name__ == "__main__":
 fit_hvd = check(5, "work/fit_hvd.py")
 
 # %%
-if not QUICK:  # in a quick run, the check that has just run it is enough
+if not QUICK:  # a small run leaves it to the check
     print("Two epochs on 2 ranks: about 8 s.", flush=True)
     run_ranks(2, fit_hvd, "--digits", n_train, "--epochs", 2, threads=1)
 
@@ -1311,7 +1313,7 @@ if not QUICK:
 # ## 10 · Ranks, threads and cores
 #
 # Step 2 gives each rank its own cores. This is [**pinning**](../docs/glossary.md#pinning), and it goes wrong without an
-# error: two ranks on one core only make a run slow. Here are four reports from a node with four cores. Each core has
+# error: two ranks on one core just make a run slow. Here are four reports from a node with four cores. Each core has
 # two [**hyperthreads**](../docs/glossary.md#core), which the kernel counts as two CPUs: 0 and 4 are core 0, 1 and 5
 # core 1, and so on. Which runs would you stop?
 #
@@ -1353,7 +1355,7 @@ def pinning(masks, cores, threads):
 pinning = check(6, pinning)
 
 # %% [markdown]
-# What does it say about the four reports?
+# What does your function find in the four reports?
 
 # %% tags=["nbval-check-output"]
 node = [(0, 4), (1, 5), (2, 6), (3, 7)]
@@ -1366,7 +1368,7 @@ reports = {
 
 
 def describe_pinning(masks, cores, threads):
-    """Return one line on what is wrong with a pinning."""
+    """Return one line on the problems of a pinning."""
     sharing, crowded, idle = pinning(masks, cores, threads)
     shared = f"pairs of ranks that may share a core: {len(sharing)}" if sharing else ""
     turns = f"ranks whose threads take turns: {len(crowded)}" if crowded else ""
@@ -1405,18 +1407,19 @@ for threads in (1, machine.usable_cores):
 # %% [markdown]
 # ### What does the wrong pinning cost?
 #
-# TensorFlow starts as many threads as there are cores. If no one sets `OMP_NUM_THREADS` or pins, each rank does so, as
-# in report (d): the cores are [**oversubscribed**](../docs/glossary.md#oversubscription). The next cell alternates that
+# TensorFlow starts at least one thread per core. If no one sets the number of threads or pins, each rank does so, as in
+# report (d): the cores are [**oversubscribed**](../docs/glossary.md#oversubscription). The next cell alternates that
 # with ranks that share the cores fairly.
 #
-# The talk of 2018 compared 4 ranks × 2 threads with 2 × 2. With 8 cores or more, add `(2, 2), (4, 2)` to `grid`: do
-# twice the cores reach twice the images per second?
+# The talk from 2018 compared 4 ranks × 2 threads with 2 × 2. If you have 8 cores or more, set `grid` to
+# `[(2, 2), (4, 2)]`: do twice the cores reach twice the images per second?
 
 # %%
 fair = max(1, machine.usable_cores // several)
 grid = [(several, fair), (several, machine.usable_cores)]  # ranks, threads per rank
-launches = [dict(ranks=r, threads=t, variants={f"{r} × {t}": variant(r)}) for r, t in grid]
-print(f"{PINNING_ROUNDS} rounds of {len(grid)} launches, about 12 s each.", flush=True)
+settings = dict.fromkeys(grid)  # without repetitions: on one core, both are the same
+launches = [dict(ranks=r, threads=t, variants={f"{r} × {t}": variant(r)}) for r, t in settings]
+print(f"{PINNING_ROUNDS * len(launches)} launches, about 12 s each.", flush=True)
 with load.watch("section 10"):
     pinned, _ = alternate(launches, PINNING_ROUNDS)
 
@@ -1431,7 +1434,7 @@ def show_grid(speeds, cores):
         crowded *= ranks * threads > cores
         print(f"{name}: {np.mean(speeds[name]):,.0f} images/s{crowded}")
         if name != reference:
-            print(f"  {Measured(*ratio, '×')} of {reference}: {ratio.verdict}")
+            print(f"  {Measured(*ratio, '×')} vs {reference}: {ratio.verdict}")
 
 
 # %%
@@ -1439,13 +1442,12 @@ if pinned:
     show_grid(pinned, machine.usable_cores)
 
 # %% [markdown]
-# If the ranks that share fairly are faster: oversubscribed threads take turns on the cores, and MPI waits by polling,
-# so a rank that waits takes time from one that works.
+# If the ranks that share fairly are faster, there are two reasons. Oversubscribed threads take turns on the cores, and
+# MPI waits by polling, so a rank that waits takes time from one that works.
 #
 # ### The same on a cluster
 #
-# The talk started Horovod with Open MPI, on 4 ranks of 10 cores. Here are its options, for two nodes, and those of
-# MPICH's `mpirun`:
+# The talk started Horovod with Open MPI, on 4 ranks of 10 cores. Here are its options, for two nodes, and MPICH's:
 #
 # | Open MPI | MPICH | meaning |
 # | --- | --- | --- |
@@ -1462,9 +1464,9 @@ if pinned:
 # ## 11 · On wires
 #
 # So far, the gradients went through this machine's memory. On a cluster they go through cables. The kit can put each
-# rank on a [**node**](../docs/glossary.md#node) of its own: here, that is a part of this machine's Linux with nothing
-# but one network interface (a *network namespace*). A cable leads from it to a switch, and carries at most the rate
-# that you ask for, in each direction.
+# rank on a [**node**](../docs/glossary.md#node) of its own: here, a part of this machine's Linux that has only one
+# network interface (a *network namespace*). A cable leads from it to a switch, and carries at most the rate that you
+# ask for, in each direction.
 #
 # **Only the wires are emulated.** The nodes share this machine's cores, caches and memory. If there are more nodes than
 # cores, they take turns and compute more slowly. The limit, the same ranks side by side without Horovod, is measured on
@@ -1480,14 +1482,15 @@ print(f"Not here: {no_wires}" if no_wires else "A network can be made here.")
 # | change | how | what it costs |
 # | --- | --- | --- |
 # | FP16 | `hvd.Compression.fp16`: gradients travel as 16-bit numbers (lab 04) | conversion time and precision |
-# | 4 batches | the gradients of 4 batches are summed, then averaged once | a quarter of the steps in an epoch |
+# | 4 batches | the gradients of 4 batches are added up, then averaged once | a quarter of the steps in an epoch |
 #
-# The last is [**gradient accumulation**](../docs/glossary.md#gradient-accumulation).
+# The second is [**gradient accumulation**](../docs/glossary.md#gradient-accumulation).
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
-# **Guess first.** The gradients are 1.7 MB, a step of a rank has 64 images, and section 5 printed the images per second
-# of one rank. On 2 nodes with wires of 100 Mbit/s, what share of the images per second of *side by side* remains?
+# **Guess first.** The gradients are 1.7 MB, each step of a rank has 64 images, and section 5 printed the images per
+# second of one rank. On 2 nodes with wires of 100 Mbit/s, what share of the images per second of *side by side*
+# remains?
 #
 # And on 4 nodes: with FP16, what share of the bytes of FP32 does each node send?
 #
@@ -1498,8 +1501,7 @@ results.guess(4, "images/s on 2 nodes, 100 Mbit/s, vs side by side", ..., unit="
 results.guess(5, "bytes with FP16 vs FP32, on 4 nodes", ..., unit="%")
 
 # %% [markdown]
-# It is `work/compare.py` again, with all rounds in one launch. Each case first prints what a transfer reached on the
-# wires.
+# `work/compare.py` runs again, with all rounds in one launch. Each case first prints the rate that a transfer reached.
 
 # %%
 CHANGES = ("FP16", "4 batches")
@@ -1547,14 +1549,14 @@ def show_wires(wired):
 
 
 def show_changes(wired):
-    """Print what each change is worth in each case."""
+    """Print the effect of each change in each case."""
     print("images/s with each change:")
     for change in CHANGES:
         for case, outcome in wired.items():
             if change in outcome["speeds"]:
                 ratio = statistics.ratios(outcome["speeds"], "default")[change]
                 gain = Measured(*ratio, "×")
-                print(f"{change:9}  {case:19}  {gain} the default: {ratio.verdict}")
+                print(f"{change:9}  {case:19}  {gain} vs the default: {ratio.verdict}")
 
 
 def wire_rows(wired, others, obstacle):
@@ -1614,14 +1616,14 @@ if wired:
 # %% [markdown]
 # ### What is on the wire
 #
-# Each node's interface counts the bytes that it sends, and reveals which algorithm MPI used. For gradients of *S* bytes
-# on *n* nodes, there are two candidates:
+# Each node's interface counts the bytes that it sends. They show which kind of algorithm MPI used. For gradients of *S*
+# bytes on *n* nodes, there are two candidates:
 #
-# - a **ring** sends `2 × (n - 1) / n × S`: never more than twice *S*;
+# - a **ring** sends `2 × (n - 1) / n × S`, less than twice *S*; recursive halving (lab 06) sends the same;
 # - [**recursive doubling**](../docs/glossary.md#recursive-doubling) sends *S* in each of its `log2(n)` steps.
 #
-# In FP16, *S* is half. Packet headers add about 5%. (Fast wires take many packets at once here, and count only the
-# header of the first.)
+# In FP16, *S* is half. Packet headers add about 5%. (Fast wires carry many packets at once here, and count only the
+# first header.)
 
 
 # %% jupyter={"source_hidden": true}
@@ -1631,7 +1633,7 @@ def ring(nodes):
 
 
 def show_bytes(wired):
-    """Print what a node sends per step, and what a ring and recursive doubling would send."""
+    """Print a node's bytes per step, and those of a ring and of recursive doubling."""
     print(f"{'MB per node and step':29} {'sent':>6} {'ring':>6} {'doubling':>9}")
     for case, outcome in wired.items():
         for name, share in (("default", 1), ("FP16", 1 / 2)):
@@ -1656,8 +1658,8 @@ if four := wired.get("4 nodes, 25 Mbit/s"):
 
 # %% [markdown]
 # MPI's standard has no 16-bit floating-point numbers, so Horovod defines its own operation that adds them. For
-# operations that are not MPI's own, MPICH uses recursive doubling. So FP16 sends `½ × log2(n)` times the gradients'
-# FP32 bytes, and FP32 sends `2 × (n - 1) / n` times. The next picture continues from the nodes that you measured.
+# operations that are not MPI's own, MPICH uses recursive doubling. So FP16 sends `½ × log2(n)` times the FP32 bytes of
+# the gradients, and FP32 sends `2 × (n - 1) / n` times. The next picture draws both up to 64 nodes.
 
 # %% jupyter={"source_hidden": true}
 numbers = np.array([2, 4, 8, 16, 32, 64])
@@ -1668,11 +1670,13 @@ for label, sends in (
     ("FP16, ring", ring(numbers) / 2),
 ):
     axis.plot(numbers, sends, label=label)
-for name, marker in (("default", "P"), ("FP16", "X")):
-    places = [outcome["nodes"] for outcome in wired.values()]
-    sends = [np.mean(each["sent"][name]) / each["gradients"] for each in wired.values()]
-    label = f"measured: {name if name == 'FP16' else 'FP32'}"
-    axis.plot(places, sends, marker, color=plots.BLACK, label=label, zorder=3)
+summary = []
+for name, label, marker in (("default", "FP32", "P"), ("FP16", "FP16", "X")):
+    points = [(o["nodes"], np.mean(o["sent"][name]) / o["gradients"]) for o in wired.values()]
+    if points:
+        style = dict(color=plots.BLACK, label=f"measured: {label}", zorder=3)
+        axis.plot(*zip(*points, strict=True), marker, **style)
+    summary += [f" Measured: {label}, {nodes} nodes: {sent:.2f}." for nodes, sent in points]
 axis.set_xscale("log", base=2)
 axis.set_xticks(numbers, numbers)
 axis.set(xlabel="nodes", ylabel="bytes a node sends\n(× the FP32 gradients)", ylim=(0, None))
@@ -1682,13 +1686,14 @@ plots.show(
     figure,
     alt="Bytes that a node sends in a step against the number of nodes, 2 to 64, as a multiple "
     "of the FP32 gradients. FP32 in a ring rises from 1 towards 2. FP16 by recursive doubling "
-    "rises from 0.5 to 3 and crosses it between 8 and 16 nodes. FP16 in a ring would be half.",
+    "rises from 0.5 to 3 and crosses it between 8 and 16 nodes. FP16 in a ring is half of FP32's."
+    + "".join(summary),
 )
 
 # %% [markdown]
 # By these formulas, FP16 halves the bytes on 2 nodes. On 4 it saves a third, on 8 a seventh, and from 16 nodes on it
-# sends *more* than FP32. That comes from the library, not from FP16: NCCL, on GPUs, adds 16-bit numbers itself and
-# always sends half.
+# sends *more* than FP32. The library causes that, not FP16: NCCL, on GPUs, adds 16-bit numbers itself, so it sends half
+# on any number.
 #
 # ### Exercise 7 · Which network does this training need?
 #
@@ -1698,8 +1703,9 @@ plots.show(
 #
 # - `n_bytes` are the bytes of the gradients, and `ranks` (2 or more) share them in a ring.
 # - `seconds` is the time that each rank needs to compute one step.
-# - In a ring, each rank sends its share of the gradients `2 × (ranks - 1)` times, one after the other. Its wire carries
-#   the rate in each direction, so receiving at the same time costs nothing. Nothing overlaps, and there is no latency.
+# - In a ring, each rank sends a chunk, one rank's share of the gradients, `2 × (ranks - 1)` times in sequence. Its wire
+#   carries the rate in each direction, so receiving at the same time costs nothing. Nothing else overlaps, and there is
+#   no latency.
 
 
 # %%
@@ -1715,8 +1721,7 @@ def half_rate(n_bytes, ranks, seconds):
 half_rate = check(7, half_rate)
 
 # %% [markdown]
-# Now test the prediction. The seconds come from *side by side* on 2 nodes, and the wires get the rate that you
-# calculated.
+# Now test the formula. The seconds come from *side by side* on 2 nodes, and the wires get the rate that you calculated.
 
 
 # %% jupyter={"source_hidden": true}
@@ -1733,18 +1738,19 @@ if wired:
     outcome = wired["2 nodes, 1 Gbit/s"]
     seconds = 2 * 64 / np.mean(outcome["speeds"]["side by side"])
     rate = half_rate(outcome["gradients"], 2, seconds)
-    print(f"{1000 * seconds:.1f} ms of computing in a step: predicted {rate / 1e6:,.0f} Mbit/s")
+    print(f"{1000 * seconds:.1f} ms of computing in a step: half efficiency", end=" ")
+    print(f"at {rate / 1e6:,.0f} Mbit/s")
 if wired and PREDICTION_ROUNDS:
     print("Measuring at that rate: about 15 s.", flush=True)
     with load.watch("section 11, the prediction"):
         case = f"2 nodes, {rate / 1e6:.0f} Mbit/s"
-        predicted = on_wires(case, 2, 12, PREDICTION_ROUNDS, changes=())
-    show_prediction(predicted["speeds"])
+        at_rate = on_wires(case, 2, 12, PREDICTION_ROUNDS, changes=())
+    show_prediction(at_rate["speeds"])
 
 # %% [markdown]
-# What the calculation leaves out can make communication longer: headers, the negotiation, waiting for the slower rank,
-# and the cores' work for sending. Overlap can make it shorter: the last layers' gradients can travel while the first
-# layers' are still being computed. The same formula works for any network.
+# Communication can take longer than calculated: headers, the negotiation, waiting for the slower rank, and the cores'
+# work for sending are left out. Overlap can make it shorter: the gradients of the last layers can travel while those of
+# the first are still being computed. The formula works for any network.
 #
 # ### Open · If you have time
 #
@@ -1755,7 +1761,7 @@ if wired and PREDICTION_ROUNDS:
 # %% [markdown]
 # ## Questions
 #
-# Answer each in a sentence or two, with what you saw above. The instructor's notebook has answers.
+# Answer each in a sentence or two, from what you saw above. The instructor's notebook has answers.
 #
 # 1. How do you initialise Horovod, and why is it necessary?
 # 2. Why does the learning rate have to change with larger batches?
@@ -1772,9 +1778,9 @@ if wired and PREDICTION_ROUNDS:
 #
 # 1. `hvd.init()`. It starts MPI and Horovod's background thread. Before it, a process knows neither its rank nor the
 #    size, and has no one to reduce with; `hvd.rank()` raises an error.
-# 2. The averaged gradient of *n* batches is as long as that of one, only less noisy, and there are *n* times fewer
-#    steps. At the old rate the network would move *n* times less in an epoch. Ask: does the rule hold for any *n*? No:
-#    beyond some batch size, noise is no longer the limit (lab 08, LARS).
+# 2. The averaged gradient of *n* batches is about as large as one batch's, only less noisy, and there are 1/*n* as many
+#    steps. At the old rate the network would move 1/*n* as far in an epoch. Ask: does the rule hold for any *n*? No:
+#    beyond a certain batch size, noise is no longer the limit (lab 08, LARS).
 # 3. Make it a function of the step and of `hvd.size()`, and assign it before each step, with a warm-up: exercise 2. In
 #    Keras' `fit` it would be a callback or a `LearningRateSchedule`.
 # 4. `hvd.rank()` returns it: 0 to `hvd.size() - 1`. By convention, rank 0 writes. `hvd.local_rank()` counts on one
@@ -1792,7 +1798,7 @@ if wired and PREDICTION_ROUNDS:
 # 6. `n // size // batch`, from `hvd.size()`: exercise 3. All ranks must get the same number; otherwise those with an
 #    extra step wait forever.
 # 7. Section 5 has the answer for your machine. Look at three things: whether ranks beat threads on the same cores,
-#    whether more ranks than cores gain or lose, and how many more epochs they need for the same accuracy. Ask: what did
+#    whether more ranks than cores help or hurt, and how many more epochs they need for the same accuracy. Ask: what did
 #    it cost in core-seconds?
 #
 # </div>
@@ -1800,11 +1806,11 @@ if wired and PREDICTION_ROUNDS:
 # %% [markdown] tags=["instructor"]
 # <div class="alert alert-block alert-warning" style="color: black">
 #
-# **For the instructor.** **Timing** Sections 1 to 3 take 25 minutes. Exercise 4 takes 20, and is where people need
-# help. Anyone still stuck at minute 55 should continue with the solution: no one should miss section 8.
+# **For the instructor.** **Timing** Sections 1 to 3 take half an hour, section 4 another 20 minutes: exercise 4 is
+# where people need help. Anyone still stuck at minute 55 should continue with the solution: no one should miss section
+# 8.
 #
-# The optional sections 6, 7, 9, 10 and 11 take three quarters of an hour more. Section 7 measures nothing itself: it
-# needs section 5's rounds.
+# The optional sections 6, 7, 9, 10 and 11 take 40 minutes more. Section 7 needs section 5's rounds.
 #
 # **Section 5** If the training runs show more than *n* times one rank, let the room find the reason: single runs, one
 # after the other. The rounds alternate, and their reference has no Horovod.
@@ -1814,22 +1820,21 @@ if wired and PREDICTION_ROUNDS:
 # %% [markdown] tags=["instructor"]
 # <div class="alert alert-block alert-warning" style="color: black">
 #
-# **For the instructor.** What goes wrong.
+# **For the instructor.** The optional sections, and what goes wrong.
 #
-# **Exercise 6** Most compare CPUs instead of cores. Report (c) shows it: the masks have nothing in common, and yet the
-# two ranks share core 0. (d) is the usual default if no launcher pins.
+# **Exercise 6** Most students compare CPUs, not cores. Report (c) shows the difference: the masks have nothing in
+# common, yet the two ranks share core 0. (d) is what you see if no launcher pins.
 #
 # **Section 11** Nodes share the cores: with 4 nodes on 2 cores, *side by side* cannot exceed half of four times one
-# rank, and that is not the wire's doing. Ask: what would halve FP16's bytes on 4 nodes? A ring for any operation, as
-# in lab 06. If no network can be made, the section's first cell says why and what an administrator can set; exercise 7
-# works without one.
+# rank, and the wires are not the reason. Ask: how could FP16 halve the bytes on 4 nodes too? With a ring for any
+# operation, as in lab 06. If no network can be made, the section's first code cell prints why and what an administrator
+# can set; exercise 7 works without one.
 #
-# **Exercise 7** What is easily forgotten: a byte has 8 bits; a ring is a reduce-scatter and then an all-gather, hence
-# the 2. The error of the prediction depends on the machine. If a transfer stays below the requested rate, the wire is
-# part of the error.
+# **Exercise 7** Students forget that a byte has 8 bits, and that a ring is a reduce-scatter and then an all-gather,
+# hence the 2. The error depends on the machine: if a transfer stays below the requested rate, the wire is part of it.
 #
-# **What goes wrong** A student runs exercise 4 without `plan.py`: the cell before section 4 writes it. A second
-# notebook on the same cores halves every result.
+# **What goes wrong** A student runs exercise 4 without `plan.py`: the cell after exercise 3's picture writes it. A
+# second notebook on the same cores can halve every result.
 #
 # </div>
 
@@ -1842,7 +1847,7 @@ if wired and PREDICTION_ROUNDS:
 # - All ranks take the same number of steps, or the run hangs. Look for Horovod's *Missing ranks*.
 # - Only the weights show that a run is not distributed. Compare them.
 # - Bytes of gradients, ranks and seconds of computing determine which network a training run needs.
-# - Compare scaling with the same ranks side by side: what is missing there, no library can give back.
+# - Compare scaling with the same ranks side by side: no library can be faster than those.
 # - FP16 halves the bytes on 2 nodes. On more, count them.
 #
 # What was published, what you measured, and the most that the machine could do:
@@ -1868,7 +1873,7 @@ results.table(
 # with a fixed batch on each GPU, in images per second: weak scaling. The limit is the same ranks side by side, without
 # Horovod.
 #
-# Where you are between this machine's default and its fastest:
+# The steps so far, over all labs that you have run:
 
 # %%
 ladder.show(results)

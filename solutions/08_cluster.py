@@ -7,18 +7,17 @@
 # %% [markdown]
 # # 08 · ResNet-50 on a cluster
 #
-# In 2020, a cluster's guide trained ResNet-50 on 4 GPUs in four hours and on 16 in one. On 32 it saw *no speedup*, and
-# left the reason to its readers.
+# In 2020, a cluster's guide trained ResNet-50 on 4 GPUs in four hours, and on 16 in one. On 32 it reported *no
+# speedup*, and left the reason to its readers.
 #
 # **You will** read that recipe, submit it to Slurm, watch it, stop it, and resume it. Then you will put the published
-# figures into a model, decide how many nodes a run should request, and see what can and what cannot have stopped the
-# speedup.
+# figures into a model, decide how many nodes to request, and see which explanations the figures support.
 #
 # **Time** {minutes}
 #
 # **Two parts** Sections 1 to 7 are the core. Sections 8 to 12 are optional, for another session: measure what scaling
-# costs on nodes that are joined by wires, and what larger steps cost in accuracy. They need the cells of sections 1 to
-# 7, but not the exercises.
+# costs on nodes joined by wires, and what larger steps cost in accuracy. They need the cells of sections 1 to 7, but
+# not the exercises.
 #
 # **Connects to** lab 03, which makes one process of ResNet-50 fast; lab 06, which builds the all-reduce and its model;
 # and lab 07, which makes a script distributed.
@@ -71,7 +70,7 @@ from labkit.train import log
 cores = machine.usable_cores
 
 # %%
-# How much this lab measures: change it here. The first of two sizes is that of a small run.
+# How much this lab measures: change it here. Of two sizes, the first is for small runs.
 RATE = 1e9  # bit/s, of the wires between nodes
 TRAIN, VALIDATION = (160, 50) if QUICK else (2_000, 500)  # images
 READ_ROUNDS, READ_BATCHES = (1, 5) if QUICK else (6, 12)  # section 4
@@ -94,12 +93,12 @@ LARGE_STEPS = {} if QUICK else LARGE_STEPS
 # %% [markdown]
 # ## 1 · Which cluster?
 #
-# On a cluster you do not start programs, you **submit** [**jobs**](../docs/glossary.md#job). A
+# On a cluster you **submit** [**jobs**](../docs/glossary.md#job). A
 # [**scheduler**](../docs/glossary.md#scheduler) such as [**Slurm**](../docs/glossary.md#slurm) keeps them in a queue,
 # gives each its [**nodes**](../docs/glossary.md#node) when they are free, and takes them back at the job's time limit.
 #
-# If this machine belongs to such a cluster, the lab uses that cluster. If not, it starts a real Slurm here, whose nodes
-# are shares of this machine's cores, joined by wires of 1 Gbit/s if the machine allows it, else by its memory. The
+# If this machine belongs to such a cluster, the lab uses it. If not, it starts a real Slurm here. Its nodes are shares
+# of this machine's cores, joined by emulated wires of 1 Gbit/s, or by memory where the machine doesn't allow wires. The
 # commands are the same. (In a terminal, `./lab cluster up --network "1 Gbit/s"` starts it.)
 
 # %% jupyter={"source_hidden": true}
@@ -152,8 +151,8 @@ srun bash -c 'echo "Rank $SLURM_PROCID of $SLURM_NTASKS: node $SLURMD_NODENAME, 
 Code(filename=work / "hello.sbatch", language="bash")
 
 # %% [markdown]
-# `sbatch` submits a job, `squeue` shows its state, `scancel` cancels it. The next cell submits the script and waits; if
-# you interrupt it, the job is cancelled too. (The first command with a script is printed in full, later ones only where
+# `sbatch` submits a job, `squeue` shows its state, `scancel` cancels it. The next cell submits the script and waits. If
+# you interrupt it, the job is cancelled too. (A script's first submission is printed in full, later ones only where
 # they differ.)
 
 
@@ -162,7 +161,7 @@ submitted = {}  # the last arguments of each script
 
 
 def difference(args, last):
-    """Return a job's arguments from the first flag on that differs from the last job's."""
+    """Return a job's arguments, starting at the first flag that differs from the last job's."""
     both = min(len(args), len(last))
     start = next((n for n in range(both) if args[n] != last[n]), both)
     while 0 < start < len(args) and not args[start].startswith("--"):
@@ -214,7 +213,7 @@ if slurm:
 # %% [markdown]
 # ## 2 · The recipe
 #
-# In 2020, the guide of Bede, a GPU cluster of British universities, trained ResNet-50 on ImageNet with [these
+# The guide was that of Bede, a GPU cluster of British universities. It trained ResNet-50 on ImageNet with [these
 # flags](https://bede-documentation.readthedocs.io):
 #
 # ```text
@@ -228,29 +227,27 @@ if slurm:
 # The kit's program, `labkit/train`, accepts all of them, on CPUs and with any number of ranks ([**world
 # size**](../docs/glossary.md#world-size)). On Bede, the program ran under IBM's DDL, which is no longer maintained;
 # here it uses Horovod, last released in 2023. Recipe and job script would be the same with PyTorch's DDP ([lab
-# 11](11_after_the_all_reduce.ipynb)). How you choose the all-reduce differs: MXNet's training script had a flag,
-# `--kv-store nccl`.
+# 11](11_after_the_all_reduce.ipynb)). Only the all-reduce is chosen differently: MXNet's script had `--kv-store nccl`.
 
 # %% [markdown]
 # - **Length** 50 epochs. `--warmup_steps` only says how many first steps the reported *speed* leaves out.
-# - **Images** [`--batch_size`](../docs/glossary.md#batch-size) is what one rank takes per step: as much as fills its
-#   memory.
+# - **Images** [`--batch_size`](../docs/glossary.md#batch-size) is the number of images that one rank takes per step: as
+#   many as fit into its memory.
 # - **Learning** The three `lr` flags: section 3. [**Label smoothing**](../docs/glossary.md#label-smoothing) asks for
-#   90% certainty, not 100%. Momentum steps along a running mean of the gradients; [**weight
-#   decay**](../docs/glossary.md#weight-decay) pulls weights towards 0.
+#   about 90% certainty, not 100%. [**Weight decay**](../docs/glossary.md#weight-decay) pulls weights towards 0.
 # - **Precision** `fp16` halves the bytes ([**mixed precision**](../docs/glossary.md#mixed-precision)), and [**loss
 #   scaling**](../docs/glossary.md#loss-scaling) keeps small gradients from vanishing (lab 04). XLA compiles the forward
-#   and the backward pass.
+#   and backward passes.
 # - **Result** [**Top-1 and top-5**](../docs/glossary.md#top-k) accuracy on held-out images. Log and checkpoints go to
 #   `--results_dir`, which all nodes must see.
 #
 # This lab trains a small network, `resnet8`, on a small synthetic set: 10 epochs, 64 images per step, a larger rate.
-# FP16 and XLA stay off. FP16 needs hardware that computes in it, such as GPUs, or Intel's server CPUs from 2023 on
-# (AVX512-FP16); without it, each number is converted. On CPUs, XLA is mostly slower than oneDNN.
+# FP16 and XLA stay off. Few CPUs compute in FP16 (AVX512-FP16, in Intel Xeons since 2023); all others convert each
+# number. XLA on a CPU is a task of lab 03.
 
 # %% [markdown]
 # The next cell is the heart of the program, one training step: what you wrote in lab 07, plus accumulation, loss
-# scaling and compression. Only one line in it communicates with other ranks. Find it.
+# scaling and compression. Only one line communicates with other ranks. Find it.
 
 # %%
 import horovod.tensorflow as hvd
@@ -312,7 +309,7 @@ def make_train_step(config, network, optimizer):
 
 
 # %% [markdown]
-# The program marks each place where it has to know about other ranks. The next cell prints these comments.
+# The program marks each place where it must know about other ranks. The next cell prints these comments.
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
@@ -327,15 +324,17 @@ for line in re.findall(r"# Horovod: .*", program):
     print(line)
 
 # %% [markdown]
+# Each rank's moving averages come from its own images: saving only those of rank 0 would lose the others'.
+#
 # ## 3 · The learning rate
 #
 # Three rules set the [**learning rate**](../docs/glossary.md#learning-rate) of a step:
 #
 # - The **linear scaling rule**: `lr_init` is for 256 images per step. With k times as many images there are k times
 #   fewer steps, so each goes k times as far (Goyal et al. 2017, [arXiv 1706.02677](https://arxiv.org/abs/1706.02677)).
-#   The result is the *peak*. No such rule holds for all sizes.
-# - The [**warm-up**](../docs/glossary.md#warm-up): in the first `warmup` steps the rate rises in a straight line, from
-#   0 at step 0 to the peak, because the first gradients are large and unsteady.
+#   The result is the *peak*. For very large batches, the rule breaks down.
+# - The [**warm-up**](../docs/glossary.md#warm-up): in the first `warmup` steps the rate rises linearly, from 0 at step
+#   0 to the peak, because the first gradients are large and unsteady.
 # - The [**cosine schedule**](../docs/glossary.md#cosine-schedule): then the rate falls as half a cosine, to 0 at step
 #   `steps`.
 
@@ -375,7 +374,7 @@ axes[0].set(xlabel="epoch", ylabel="learning rate", ylim=(0, None))
 axes[1].set(xlabel="step", xlim=(0, 64_000))
 axes[1].xaxis.set_major_formatter("{x:,.0f}")
 axes[0].legend()
-figure.suptitle("One recipe on more and more workers")
+figure.suptitle("One recipe on 4, 16 and 32 workers")
 plots.show(
     figure,
     alt="Learning rate against epoch, left, and against step, right, for 4, 16 and 32 workers. "
@@ -385,8 +384,8 @@ plots.show(
 )
 
 # %% [markdown]
-# Plotted against epochs, all curves have the same shape. Counted in steps they do not: with more workers there are
-# fewer steps, and each changes more. With 1,024 workers there are five steps per epoch, and a peak of 262.
+# Plotted against epochs, all curves have the same shape. Counted in steps they don't: more workers take fewer steps,
+# and each changes more. With 1,024 workers there are five steps per epoch, and the peak is 262.
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
@@ -410,7 +409,7 @@ results.guess(1, "training with a peak rate of 262", ..., choices=("it learns", 
 # - as many whole epochs as fit into the hours, 0 if none does (count training alone): a cosine that is cut off ends
 #   with large steps;
 # - the peak of Bede's `--lr_init=0.256` by the linear rule, or `max_rate` if that is lower;
-# - the shortest warm-up that `max_rise` admits, however long. It need not be a whole number of epochs; don't round.
+# - the shortest warm-up that `max_rise` allows, however long. It need not be a whole number of epochs; don't round.
 #
 # The program multiplies `--lr_init` by `batch / 256` and counts `--lr_warmup_epochs` in epochs. For example,
 # `choose_flags(1_000_000, 1024, 4_500, 4, 10, 0.001)` is (64, 0.256, 1.048576): 64.8 epochs fit; the peak would be
@@ -433,8 +432,8 @@ choose_flags = check(1, choose_flags)
 
 # %% [markdown]
 # The next cell applies it to three published runs, and to 1,024 workers with 64 times the speed of 16 GPUs. **Our
-# assumptions**: a peak of at most 10, a rise of at most 0.0017 per step, about that of Bede's run on 16 GPUs, and the
-# batch of the third run.
+# assumptions**: a peak of at most 10; a rise of at most 0.0017 per step, about that of Bede's run on 16 GPUs; and the
+# third run's batch.
 
 # %% tags=["nbval-check-output"]
 for name, batch, speed_there, hours in (
@@ -449,16 +448,16 @@ for name, batch, speed_there, hours in (
     print(f"--lr_warmup_epochs={warmup:.1f}{never}")
 
 # %% [markdown]
-# With 1,024 workers, these limits leave no schedule at all: at five steps per epoch, the run ends before the rate has
-# risen. More workers need more than the linear rule.
+# With 1,024 workers, these limits leave no schedule at all: the run ends before the rate has risen. Then the linear
+# rule isn't enough.
 #
-# And look at the half hour on 8 V100: the source of its published 5,800 images/s also reports ten epochs in those 30
+# And look at the half hour on 8 V100s: the source of its published 5,800 images/s also reports ten epochs in those 30
 # minutes. Can both be right? (Question 8)
 #
 # ## 4 · The images, and who reads which
 #
-# ImageNet does not fit into a workshop: it has 140 GB, and terms to sign. So the kit draws a small set of synthetic
-# images in ten classes, and writes it in ImageNet's own layout, as [**TFRecord**](../docs/glossary.md#tfrecord) files.
+# ImageNet is too large for a workshop, 140 GB, and you would have to accept its terms. So the kit draws a small set of
+# synthetic images in ten classes, in ImageNet's own layout: [**TFRecord**](../docs/glossary.md#tfrecord) files.
 
 # %%
 images = work / f"synthetic-{TRAIN}"
@@ -487,12 +486,10 @@ plots.show(
 
 # %% [markdown]
 # Each rank reads its own images: [**data parallelism**](../docs/glossary.md#data-parallelism). In lab 07 each rank had
-# a fixed share, and the remainder of the division was dropped. But a training run should not depend on how many nodes
-# it gets today. So:
+# a fixed share. But training should not depend on how many nodes a run gets today. So:
 #
-# - Each epoch has its own order: `order(epoch)` is a permutation of the image numbers 0 to n − 1, the same on every
-#   rank.
-# - The orders of all epochs, one after the other, are the **stream**. It has no end.
+# - Each epoch has its own order: `order(epoch)` is a permutation of 0 to n − 1, the same on every rank.
+# - The orders of all epochs, one after the other, form an endless **stream**.
 # - A step of all ranks takes the next `ranks × batch` images of the stream; each rank takes `batch` of those.
 #
 # Then 2 ranks × 32 see the same images in each step as 1 rank × 64. A step may begin in one epoch and end in the next.
@@ -500,7 +497,7 @@ plots.show(
 # ### Exercise 2 · Your part of the stream
 #
 # Write `my_images(step, rank, ranks, batch, n, order)`: the image numbers that `rank` reads in step `step`. Call
-# `order(epoch)`, by position, for the epochs that the step reaches; later ones may not exist yet.
+# `order(epoch)`, by position, only for epochs that the step reaches.
 
 
 # %%
@@ -529,15 +526,15 @@ for ranks, batch in ((1, 6), (2, 3), (3, 2)):
         print(f"   step {step}:", " | ".join(" ".join(map(str, share)) for share in shares))
 
 # %% [markdown]
-# The program's reader does this too. And because a rank can enter the stream at any place, an interrupted run resumes
-# with exactly the image that would have been next.
+# The program's reader does this too. A rank can enter the stream anywhere, so an interrupted run resumes with exactly
+# the image that would have been next.
 #
 # How many images per second can it read, decode and crop, with nothing else to do? Training should need fewer.
 
 
 # %%
 def pipeline_speed(folder, size, batch, batches):
-    """Return the images/s at which this process reads, decodes and crops, and nothing else."""
+    """Return the images/s at which this process reads, decodes and crops alone."""
     data = iter(records.training(tfrecords.index(folder, "train"), size, batch, least_area=0.5))
     next(data)
     began = time.perf_counter()
@@ -567,8 +564,8 @@ script = ENV / "slurm" / "train.sbatch"
 Code(data=script.read_text(), language="bash")
 
 # %% [markdown]
-# `train`, in the next cell, submits this script, follows the run's log, and returns the log's records. Without Slurm,
-# it starts the same program by `mpirun`. (`stop_at` and `signal` are for the next section.)
+# `train`, in the next cell, submits this script, follows the run's log, and returns its records. Without Slurm, it
+# starts the same program with `mpirun`. (`stop_at` and `signal` are for the next section.)
 
 # %% jupyter={"source_hidden": true}
 PROGRAM = ROOT / "labkit" / "train" / "__main__.py"
@@ -621,8 +618,8 @@ def speed(run):
 
 
 # %% [markdown]
-# The first run has one node with 64 images per step. The second has two nodes with 32 each: **the same 64 images per
-# step**, so the same training. On two cores, both together take about a minute.
+# The first run has one node with 64 images per step. The second has two nodes with 32 each: **the same 64 images**, so
+# the same training. On two cores, both together take about a minute.
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
@@ -662,14 +659,16 @@ for (n, run), style in zip(runs.items(), ("-", "--")):
         axis.plot([record["epoch"] for record in logged], values, style, marker="", label=name)
 for axis, what in zip(axes, ("cross entropy", "learning rate", "images/s")):
     axis.set(xlabel="epoch", ylabel=what, ylim=(0, None))
-figure.suptitle("The same training on one node and on two")
+axes[2].yaxis.set_major_formatter("{x:,.0f}")
+figure.suptitle(f"The same training on one {NODE} and on two")
 figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
 plots.show(
     figure,
     alt="Cross entropy, learning rate and images/s against epoch, a line for each run. The rate "
     "rises, and falls as half a cosine. At the end, "
     + "; ".join(
-        f"on {n} a cross entropy of {run[-2]['cross_entropy']:.2f}, at {speed(run):,.0f} images/s"
+        f"on {n} {NODE}{'s' * (n > 1)} a cross entropy of {run[-2]['cross_entropy']:.2f}, "
+        f"at {speed(run):,.0f} images/s"
         for n, run in runs.items()
     )
     + ".",
@@ -699,9 +698,9 @@ if len(runs) == 2:
 # %% [markdown]
 # Both runs see the same images in the same steps. But a [**batch norm**](../docs/glossary.md#batch-normalisation) takes
 # its mean and variance from the images of *its* rank, 64 or 32 of them, and sums are rounded in a different order. So
-# the two cannot agree to the last digit.
+# the weights differ, and the accuracies can be equal only by chance.
 #
-# Does the log have the rate of section 3's rules?
+# Does the logged rate follow section 3's rules?
 
 # %%
 logged = [record for record in runs[1] if record["event"] == "train"]
@@ -713,8 +712,8 @@ for record in logged[:: max(1, len(logged) // 4)]:
     assert math.isclose(rate, record["learning_rate"], rel_tol=1e-4, abs_tol=1e-9)
 
 # %% [markdown]
-# Now section 3's question: the peak of 1,024 workers, 262, for this network, with 64 images per step. The rate rises
-# for 40 steps, as many as those 8 epochs have. Guessing among ten classes has a cross entropy of ln 10 = 2.30.
+# Now section 3's question: the peak of 1,024 workers, 262, for this network with 64 images per step. The rate rises for
+# 40 steps, about as many as 8 epochs have there. Guessing among ten classes has a cross entropy of ln 10 = 2.30.
 
 # %%
 if TOO_FAR_STEPS:
@@ -736,7 +735,7 @@ if TOO_FAR_STEPS:
 # %% [markdown]
 # ## 6 · Stop it
 #
-# Jobs end early: the time limit is reached, someone else needs the nodes, or a node breaks. If there is time, Slurm
+# Jobs end early: the time limit is reached, someone else needs the nodes, or a node fails. If there is time, Slurm
 # sends **SIGTERM** to all ranks, and SIGKILL some time later. The program uses the time between: the ranks agree on the
 # step after which they stop, rank 0 saves a [**checkpoint**](../docs/glossary.md#checkpoint) (weights, momentum, and
 # the batch norms' averages), and all ranks exit with status 75: "stopped, and everything is saved".
@@ -745,8 +744,10 @@ if TOO_FAR_STEPS:
 # same line again. Each of the two takes about ten seconds, mostly to start.
 
 # %%
-weak = ["--num_iter", STEPS, "--iter_unit", "batch", "--batch_size", BATCH, "--mode", "train"]
-weak += ["--log_every", 5, "--checkpoint_every", 15]
+# A signal takes a moment to arrive: leave half a second for it, however fast the steps are.
+weak_steps = STEPS if QUICK else max(STEPS, 40 + math.ceil(0.5 * speed(runs[1]) / BATCH))
+weak = ["--num_iter", weak_steps, "--iter_unit", "batch", "--batch_size", BATCH]
+weak += ["--mode", "train", "--log_every", 5, "--checkpoint_every", 15]
 stopped = train("weak-2", 2, *recipe, *weak, stop_at=STEPS // 3)
 print({key: round(value, 2) if key == "seconds" else value for key, value in stopped[-1].items()})
 
@@ -765,9 +766,9 @@ else:
     print("The run ended before the signal came: choose an earlier stop_at, or a larger STEPS.")
 
 # %% [markdown]
-# That was the polite way. When a node loses power, there is no warning, and everything on it is gone. What remains is
-# the last checkpoint; here there is one every 15 steps. The next cell takes about 20 seconds. Its signal, SIGUSR2, acts
-# like a power cut: the program does not handle it, so every rank ends at once.
+# That stop came with a warning. When a node loses power there is none, and everything on it is gone. What remains is
+# the last checkpoint, here one every 15 steps. The next cell takes about 20 seconds. Its signal, SIGUSR2, acts like a
+# power cut: the program does not handle it, so every rank ends at once.
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
@@ -784,27 +785,30 @@ if not QUICK:
     reached = newest("killed")  # the last step in the log
     newest_state = sorted((work / "killed" / "checkpoints").glob("step-*"))[-1]
     resumed_at = int(newest_state.name.removeprefix("step-"))
-    train("killed", 2, *recipe, *weak, resume=True)
-    print(f"killed when step {reached} was logged; resumed after step {resumed_at}, ", end="")
-    print(f"and reached step {newest('killed')}. It repeated {reached - resumed_at} steps.")
-    results.compare_guess(3, Measured(reached - resumed_at, unit="steps", digits=0))
+    if reached == weak_steps:
+        print("The run ended before the signal came: choose a larger STEPS.")
+    else:
+        train("killed", 2, *recipe, *weak, resume=True)
+        print(f"killed with step {reached} as the last in the log, which has every fifth; ", end="")
+        print(f"resumed after step {resumed_at}, and reached step {newest('killed')}.")
+        print(f"It repeated at least {reached - resumed_at} steps.")
+        results.compare_guess(3, Measured(reached - resumed_at, unit="steps", digits=0))
 
 # %% [markdown]
 # A checkpoint is written under a hidden name, and renamed when it is complete: a power cut in between leaves no damaged
 # one.
-
-# %% [markdown]
+#
 # ## 7 · Why were 32 GPUs no faster than 16?
 #
-# Bede's published guide reports about 4,500 images/s on 4 GPUs, all of them at nearly 100% utilisation, and about
-# 18,000 on 16: a [**scaling efficiency**](../docs/glossary.md#scaling-efficiency) of 100% (speed over the speed of one,
-# times their number). For 32 it only says that there is *no speedup with this configuration*, because of its *basic
-# parameters*. There are four candidates. **Choose one before you read on.**
+# Bede's published guide reports about 4,500 images/s on 4 GPUs, all at nearly 100% utilisation, and about 18,000 on 16:
+# four times the speed on four times the GPUs, a [**scaling efficiency**](../docs/glossary.md#scaling-efficiency) of
+# 100%. For 32 it only says that there is *no speedup with this configuration*, because of its *basic parameters*. There
+# are four candidates. **Choose one before you read on.**
 #
 # - **(a)** the network: each step exchanges 102 MB of gradients;
 # - **(b)** reading: all GPUs read their images from one file system;
 # - **(c)** the batch: with 32 × 256 = 8,192 images per step, accuracy suffers;
-# - **(d)** what does not shrink with more GPUs: start, evaluation, checkpoints (Amdahl's law).
+# - **(d)** the parts that don't shrink with more GPUs: start, evaluation, checkpoints (Amdahl's law).
 #
 # Start with (d). The guide prints parts of its log on 4 GPUs: Unix time, event, value.
 
@@ -825,7 +829,7 @@ for gpus in (4, 16, 32):
     print(f"{hours * gpus / 4:.2f} node-hours of 4 GPUs each")
 
 # %% [markdown]
-# If the second and third hours are far apart, (d) is not what stopped 32 GPUs.
+# With (d) alone, 32 GPUs would still need little more than half the time of 16.
 #
 # For (a) and (b), you need a model of a step of n workers, in seconds, bytes and bytes/s:
 #
@@ -835,7 +839,7 @@ for gpus in (4, 16, 32):
 # - It [**overlaps**](../docs/glossary.md#overlap) with computing: the last layers' gradients travel while the first
 #   layers' are still computed. The share `hidden` of the computing time can hide the exchange.
 # - **Reading**: a shared storage needs `reading` seconds for *one* worker's images, and serves one worker after the
-#   other, while the workers compute and exchange. A step cannot be shorter than either.
+#   other, while the workers compute and exchange. A step takes at least as long as its reading.
 
 
 # %%
@@ -854,14 +858,14 @@ def efficiency(n, **cluster):
 # %% [markdown]
 # ### Bede's numbers
 #
-# Bede's [hardware page](https://n8cir.org.uk/bede/bede-hardware/) says what its GPUs share: a node has 4 GPUs and two
+# Bede's [hardware page](https://n8cir.org.uk/bede/bede-hardware/) lists what its GPUs share: a node has 4 GPUs and two
 # ports of 100 Gbit/s; between blocks of nodes, the network carries half of what the ports carry (it is
-# **oversubscribed**, here 2:1); and the file system reaches 10 GB/s. The first two scenarios are this cluster, to its
-# 128 GPUs. They are cautious: each GPU gets half of a quarter of its node's ports, as if all messages went to another
-# block.
+# **oversubscribed**, here 2:1); and the file system reaches 10 GB/s. The first two scenarios are this cluster, up to
+# its 128 GPUs. They are cautious: each GPU gets half of a quarter of its node's ports, as if all messages went to
+# another block.
 #
-# The others are **what-ifs** with invented limits: a slower network, a storage just enough for 16 GPUs, and a network
-# in which messages between groups of 16 workers get a twentieth.
+# The others are **what-ifs** with invented limits: a slower network, storage just fast enough for 16 GPUs, and a
+# network with a twentieth of the bandwidth between groups of 16 workers.
 
 # %%
 COMPUTE = BEDE_BATCH / (4_500 / 4)  # s per step: 256 images at a quarter of the speed of 4 GPUs
@@ -943,7 +947,7 @@ right.set(xscale="log", yscale="log", xlabel="workers", ylabel="images/s")
 for axis in (left, right):
     axis.set_xscale("log", base=2)
     axis.set_xticks(sizes[::2], [f"{n:,}" for n in sizes[::2]])
-figure.suptitle("Predicted for 1 to 1,024 workers, and published")
+figure.suptitle("Weak scaling on 1 to 1,024 workers, predicted and published")
 figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=11)
 ends = "; ".join(
     f"{name}: {values[32]:.0%} at 32, {[*values.values()][-1]:.0%} at {[*values][-1]:,}"
@@ -964,8 +968,8 @@ plots.show(
 # *shared* limit costs nothing up to some size, and much beyond it. (Bede's storage would be one from 81 GPUs on.) Both
 # what-ifs with such a limit look like "no speedup" from 16 to 32. At 64 they differ.
 #
-# **FP16 gradients** halve the bytes if NCCL or Gloo adds them: these have rings for 16-bit numbers. MPI has none.
-# Horovod brings its own operation, and for such operations MPICH uses [**recursive
+# **FP16 gradients** halve the bytes if NCCL or Gloo adds them: both have rings for 16-bit numbers. MPI's standard has
+# no such type, so Horovod brings an operation of its own. For those, MPICH uses [**recursive
 # doubling**](../docs/glossary.md#recursive-doubling) (lab 07, section 11), which sends ½ · log₂ n of the FP32
 # gradients' size: half of the ring's bytes on 2 workers, the same on about 13, and *more* on 32.
 #
@@ -984,43 +988,38 @@ for name in ("Bede as published", "Bede, exchange never hidden"):
     print(f"{name}: 32 GPUs vs 16: {2 * predict(name, 32) / predict(name, 16):.2f}×")
 
 # %% [markdown]
-# - **(a), (b)** At 32 GPUs, neither is near its published limit: it would have to deliver about a fifth of that or
-#   less. This happens on a busy cluster, but a network is not a *basic parameter* of a run.
+# - **(a), (b)** To stop 32 GPUs, network or storage would have to deliver about a fifth of its published limit. On a
+#   busy cluster that can happen, but it is not a *basic parameter* of a run.
 # - **(c)** cannot keep the *job* from getting shorter: `--num_iter=50` fixes the epochs, whatever they teach. At twice
 #   the images/s they take half the time. A large batch costs *accuracy*, so it can stop [**time to
 #   accuracy**](../docs/glossary.md#time-to-accuracy) from improving.
 # - **(d)** takes minutes, by the log.
 #
 # So **the published figures don't explain it.** The cause is something they leave out: other jobs on the network or the
-# storage, the placement of ranks, too few CPU threads for images, a slow GPU.
-
-# %% [markdown]
-# Only runs can tell:
+# storage, the placement of ranks, too few CPU threads for images, a slow GPU. Only runs can tell:
 #
 # | run on 32 GPUs | if it is faster, the cause was |
 # | --- | --- |
-# | without `--data_dir`: one synthetic batch again and again | reading (b) |
+# | without `--data_dir`: one synthetic batch, repeated | reading (b) |
 # | `--accumulate 4`: one exchange for four batches | the network (a) |
-# | none of these, and images/s are twice those of 16 | not the speed: look at top-1 (c), and at the rest (d) |
-#
-# (`--compression fp16` is not such a test: with MPI, 32 workers send more bytes with it.)
+# | neither, and images/s are twice those of 16 | not the speed: look at top-1 (c), and at the rest (d) |
 
 # %% [markdown]
 # ### Exercise 3 · How many nodes do you request?
 #
 # A cluster charges [**node-hours**](../docs/glossary.md#node-hour): all nodes of a job, from its start to its end. You
-# have a deadline and a budget. How many nodes do you request?
+# have a deadline and a budget.
 #
 # Write `choose_nodes(seconds_of, images, batch, fixed, hours, budget, largest)`:
 #
-# - `seconds_of(n)` returns the seconds of a step on n nodes, by a model or measured. Each node takes `batch` images per
-#   step, and the run needs `images` in all (don't round the steps).
+# - `seconds_of(n)` returns the seconds of a step on n nodes. Each node takes `batch` images per step, and the run needs
+#   `images` in all (don't round the steps).
 # - `fixed` hours of the job are not steps: start, evaluation, checkpoints. More nodes don't shorten them.
 # - The job must end within `hours` and cost at most `budget` node-hours. On more than `largest` nodes, steps are so
 #   large that accuracy suffers.
 #
 # Return a number of nodes that keeps all three limits, or 0 if none does. **If several do, the choice is yours**: the
-# check accepts each. Could you defend yours to those who pay, and to those who wait?
+# check accepts any of them. Could you defend yours to those who pay, and to those who wait?
 #
 # For example, with `def seconds_of(n): return 0.25`, `choose_nodes(seconds_of, 36_000_000, 250, 0.1, 3, 12.5, 32)` may
 # be anything from 4 nodes (2.6 hours, 10.4 node-hours) to 25 (0.5 hours, 12.5 node-hours).
@@ -1043,10 +1042,11 @@ choose_nodes = check(3, choose_nodes)
 
 # %% [markdown]
 # The next cell uses it for Bede's 50 epochs on three of the clusters, with 4 GPUs per node, and prints what other
-# choices would have cost. **Deadline and budget are our assumption**: 1.5 hours and 5.5 node-hours.
+# choices would have cost. **Deadline and budget are our assumptions**: 1.5 hours and 5.5 node-hours.
 
 # %%
 DEADLINE, BUDGET, LARGEST = 1.5, 5.5, 8  # hours, node-hours, nodes
+ALL_IMAGES, NODE_BATCH = BEDE_EPOCHS * IMAGENET, 4 * BEDE_BATCH
 fixed_hours = fixed_s / 3600
 
 
@@ -1057,11 +1057,12 @@ def seconds_on(name, n):
 
 for name in ("Bede as published", "10 Gbit/s per worker", "storage just enough for 16"):
     seconds_of = functools.partial(seconds_on, name)
-    job = BEDE_EPOCHS * IMAGENET, 4 * BEDE_BATCH, fixed_hours
-    chosen = int(choose_nodes(seconds_of, *job, DEADLINE, BUDGET, LARGEST))
-    print(f"{name}: {f'you request {chosen} nodes' if chosen else 'no number keeps the limits'}")
+    limits = DEADLINE, BUDGET, LARGEST
+    chosen = int(choose_nodes(seconds_of, ALL_IMAGES, NODE_BATCH, fixed_hours, *limits))
+    request = f"your function requests {chosen}" if chosen else "no number keeps the limits"
+    print(f"{name}: {request}")
     for n in sorted({1, 2, 4, 8, chosen} - {0}):
-        hours = fixed_hours + job[0] / (n * job[1]) * seconds_of(n) / 3600
+        hours = fixed_hours + ALL_IMAGES / (n * NODE_BATCH) * seconds_of(n) / 3600
         problems = ["too late"] * (hours > DEADLINE) + ["too expensive"] * (n * hours > BUDGET)
         print(f"   {n} node{'s' * (n > 1)}: {hours:.2f} h, {n * hours:.2f} node-hours: ", end="")
         print(" and ".join(problems) or "within the limits")
@@ -1156,8 +1157,8 @@ if 2 in runs:
 
 # %% [markdown]
 # One run of each has no interval. If the prediction is too high, something matters that the model leaves out: the many
-# small pieces in which Horovod reduces gradients; smaller batches, which may compute each image more slowly; the slower
-# of two ranks; one machine's memory and clock, which its nodes share. Section 8 measures with intervals.
+# small pieces in which Horovod reduces gradients; smaller batches, which may take longer per image; the slower of two
+# ranks; memory and clock, which nodes share here. Section 8 measures with intervals.
 #
 # **This is the end of the first part.** Short of time? Answer the questions, and come back later.
 
@@ -1166,15 +1167,15 @@ if 2 in runs:
 #
 # Two questions are often confused:
 #
-# - [**Strong scaling**](../docs/glossary.md#strong-scaling): the same 64 images per step, shared among more and more
-#   nodes. Each node computes less, and sends as much.
+# - [**Strong scaling**](../docs/glossary.md#strong-scaling): the same 64 images per step, divided among the nodes. Each
+#   node computes less, and sends as much.
 # - [**Weak scaling**](../docs/glossary.md#weak-scaling): 64 images on *each* node, so a step averages more images.
 #
 # Nodes that are shares of one machine raise a third: how much is lost to the exchange, and how much to shared memory,
-# caches and clock? So `steps.py` takes the training step of section 2 in four variants, alternately: **alone** on one
+# caches and clock? So `steps.py` times the training step of section 2 in four variants, alternately: **alone** on one
 # node while the others are idle; on all nodes **side by side**, without exchange; with **exchange**; and with exchange
-# and a part of the images each (**strong scaling**). It also exchanges the **gradients alone**. Nothing is read. Side
-# by side is the limit of what exchange can reach here. Each round is a launch of its own.
+# and the images divided (**strong scaling**). It also exchanges the **gradients alone**. Nothing is read. Side by side
+# is the limit for training with exchange here. Each round is a separate launch.
 
 # %% jupyter={"source_hidden": true}
 # %%writefile work/steps.py
@@ -1318,6 +1319,17 @@ def report_scaling(speeds, n):
     print(f"weak vs strong scaling, images/s: {figure}: {weak_vs_strong.verdict}")
 
 
+def hiding(compute, exchange, step):
+    """Return how much of the exchange the computing hides, as far as the launches' seconds show."""
+    mean, half = map(float, statistics.interval(1 - (step - compute) / exchange))
+    if math.isnan(half):
+        return "One launch doesn't show how much of the exchange is hidden."
+    if mean + half < 0:
+        return "Nothing is hidden at this rate: a step takes longer than computing and exchange."
+    hidden = f"Computing hides {mean:.0%} ({mean - half:.0%} to {mean + half:.0%}) of the exchange"
+    return f"{hidden} at this rate{'' if mean > half else ', so perhaps nothing'}."
+
+
 report_scaling(scaling, nodes)
 of_side = statistics.ratios(scaling, "side by side")
 limit = of_side["exchange"]
@@ -1331,21 +1343,17 @@ results.step(
 )
 
 # Where the time of a step goes.
-compute, reduce_s, step_s = (
-    BATCH * nodes / float(np.mean(scaling[name]))  # s
-    for name in ("side by side", "gradients alone", "exchange")
-)
+timed = ("side by side", "gradients alone", "exchange")
+by_launch = [BATCH * nodes / np.array(scaling[name]) for name in timed]  # s
+compute, reduce_s, step_s = (BATCH * nodes / float(np.mean(scaling[name])) for name in timed)
 spans = {"computing": [(0, compute)], "exchange": [(max(0, step_s - reduce_s), step_s)]}
 parts = exposed(spans)
 accounted = total({name: 1e3 * part for name, part in parts.items()}, 1e3 * step_s)
 print(f"\na step with exchange: computing {1e3 * compute:.1f} ms, then ", end="")
 print(f"{1e3 * parts['exchange']:.1f} ms of exchange, which takes {1e3 * reduce_s:.1f} ms alone")
 print(accounted)
-hidden_s, neither_s = reduce_s - parts["exchange"], step_s - sum(parts.values())
-if accounted.reliable and hidden_s > 0:
-    print(f"Computing hides {hidden_s / reduce_s:.0%} of the exchange at this rate.")
-elif accounted.reliable:
-    print(f"Nothing is hidden at this rate, and {1e3 * neither_s:.1f} ms are neither.")
+if accounted.reliable:
+    print(hiding(*by_launch))
 
 predictions = [
     Prediction(
@@ -1379,7 +1387,7 @@ axis.errorbar(range(3), middle, reach, linestyle="", marker="s", capsize=6)
 axis.axhline(100, color=plots.BLACK, linewidth=1)
 axis.set_xticks(range(3), names)
 axis.set(
-    ylabel=f"% of {nodes} times one {NODE} alone",
+    ylabel=f"images/s, % of {nodes} × one {NODE} alone",
     title=f"What {nodes} {NODE}s lose, and to what",
 )
 axis.set_xlim(-0.5, 2.5)
@@ -1394,27 +1402,26 @@ plots.show(
 )
 
 # %% [markdown]
-# Read it from left to right. What is missing *side by side* is not the network: the nodes share a machine. On a cluster
-# with separate nodes, that part should be gone. The step from there to *with exchange* is the cost of the exchange.
+# Read it from left to right. What is missing *side by side* is not the network's fault: the nodes share a machine. On
+# separate nodes, that loss should disappear. The rest is the cost of the exchange.
 #
 # ### The half-efficiency rate
 #
 # How slow may the wires be? Divide the bytes that a node sends in a step by the seconds for which it computes. A wire
 # with this rate is busy for as long as the cores. If nothing overlaps, the efficiency is 50%: call it the
-# **half-efficiency rate**. It is not a cliff. Ten times the rate gives 91%, a tenth of it 9%. For 32 workers like
-# Bede's it is 2 · 31/32 · 102 MB in 0.23 s, about 7 Gbit/s. `resnet8` is smaller, so slow wires show on this machine
-# what fast ones would show there.
+# **half-efficiency rate**. It is not a cliff: ten times the rate gives 91%, a tenth of it 9%. For 32 workers like
+# Bede's it is 2 · 31/32 · 102 MB in 0.23 s, about 7 Gbit/s. `resnet8` is smaller, so slower wires show the same.
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
-# **Guess first.** At which rate is half of a step of `resnet8` exchange, with 64 images on each node? (The lines above
-# say how long a step computes; section 7 printed the bytes of the gradients.)
+# **Guess first.** At which rate is half of a step of `resnet8` exchange, with 64 images on each node? (The computing
+# time is above; the bytes of the gradients are in section 7.)
 #
 # </div>
 
 # %%
 GUESSED_RATES = {"1 Gbit/s": 1e9, "100 Mbit/s": 1e8, "10 Mbit/s": 1e7, "1 Mbit/s": 1e6}
-results.guess(4, "where half of a step is exchange", ..., choices=tuple(GUESSED_RATES))
+results.guess(4, "rate at which half of a step is exchange", ..., choices=tuple(GUESSED_RATES))
 
 # %% jupyter={"source_hidden": true}
 PAYLOAD = 1448 / 1514  # of a packet on Ethernet, without its headers
@@ -1464,7 +1471,7 @@ for name in OPTIONS:
     print(f"   {name} at {show_rate(half_rate)}: {gain:.2f}× the images/s")
 
 # %% [markdown]
-# The next cell measures at two of these rates. At the half-efficiency rate, two options run in the same rounds: fewer
+# The next cell measures at the two slower rates. At the half-efficiency rate, two options run in the same rounds: fewer
 # bytes (`--compression fp16`), and one exchange for 4 batches (`--accumulate 4`).
 #
 # <div class="alert alert-block alert-info" style="color: black">
@@ -1478,7 +1485,7 @@ for name in OPTIONS:
 results.guess(5, "one exchange for 4 batches", ..., unit="×")
 
 # %%
-# The launches above ran on wires of the first rate, if this machine has any.
+# The launches above ran on wires of the first rate if this machine has any.
 steps_at = {RATE: scaling} if slurm and slurm.network else {}
 wires_watched = [scaling_others] if steps_at else []
 if no_wires or QUICK:
@@ -1576,10 +1583,10 @@ if at:
     axis.errorbar(x, y, reach, **marks, label="measured")
 label = "half-efficiency rate, predicted"
 axis.axvline(half_rate / 1e6, color=plots.VERMILION, linestyle=":", label=label)
-axis.set(xscale="log", xlabel="rate of each wire (Mbit/s)", ylabel="% of side by side")
+axis.set(xscale="log", xlabel="rate of each wire (Mbit/s)", ylabel="images/s, % of side by side")
 axis.set_ylim(0)
 axis.xaxis.set_major_formatter("{x:,g}")
-axis.set_title(f"Slower and slower wires: {nodes} nodes, resnet8, {BATCH} images each")
+axis.set_title(f"Slower wires: {nodes} nodes, resnet8, {BATCH} images each")
 axis.legend(loc="lower right")
 points = "; ".join(f"{share.value:.0%} at {show_rate(rate)}" for rate, share in at.items())
 plots.show(
@@ -1592,15 +1599,14 @@ plots.show(
 )
 
 # %% [markdown]
-# The model knows bytes, seconds of computing, and one share that is hidden. Where a gain exceeds its prediction, more
-# of the smaller exchange was hidden than the model assumes. Where it is below, something else took time, such as
-# converting the numbers to FP16.
+# If a gain exceeds its prediction, more of the smaller exchange was probably hidden than the model assumes. If it is
+# below, something else took time, perhaps the conversion to FP16.
 #
 # In the model, 4 batches per exchange lower the half-efficiency rate to a quarter, for any network and any number of
-# nodes; FP16 by MPI halves it on 2 nodes, and does nothing on about 13. But 4 batches per step *change the training*:
+# nodes. FP16 by MPI halves it on 2 nodes, and does nothing on about 13. But 4 batches per step *change the training*:
 # section 10 asks what that costs.
 #
-# Only the wires are emulated. The exchange also needs the cores; with a real network card, parts of it do not.
+# Only the wires are emulated. Here the exchange also needs the cores; a real network card takes part of that work.
 
 # %% jupyter={"source_hidden": true}
 half_figure = f"not here: {no_wires}" if no_wires else "not in a quick run"
@@ -1627,7 +1633,7 @@ results.hand_in(
         scaling_others,
     ),
     (
-        "here: the wires on which half of a step is exchange",
+        "here: the wires' rate at which half of a step is exchange",
         "",
         half_figure,
         f"predicted {show_rate(half_rate)}",
@@ -1639,9 +1645,9 @@ results.hand_in(
 # ## 9 · One storage for all
 #
 # The other suspect was the storage, a limit that all nodes share. To test it, one extra node holds all images, and the
-# nodes that train have none. TensorFlow's [**tf.data service**](../docs/glossary.md#tfdata-service) is one way to serve
-# records to other nodes, over gRPC, each record once per epoch. (Most clusters use a parallel file system such as
-# Lustre or GPFS, or copies on the nodes' own disks. The bytes on the wire are the same.)
+# nodes that train have none. TensorFlow's [**tf.data service**](../docs/glossary.md#tfdata-service) serves the records
+# over gRPC, each once per epoch. (Most clusters use a parallel file system such as Lustre or GPFS. The bytes on the
+# wire are the same.)
 #
 # The nodes train `resnet8` without exchange, so the only wire they share is the storage's. Alternately, they read the
 # same records from files, as if each node had a copy on its disk.
@@ -1788,17 +1794,26 @@ def report_storage(speeds, trainers):
     for n in trainers:
         ratio = from_storage(speeds, n)
         files, storage = (np.mean(speeds[f"{where} {n}"]) for where in ("files", "storage"))
-        print(f"{n} trained {files:,.0f} images/s from files, ", end="")
+        print(f"{n} node{'s' * (n > 1)}: {files:,.0f} images/s from files, ", end="")
         print(f"{storage:,.0f} from the storage: {ratio.verdict}")
-        name = f"   {n} from the storage, of files"
+        name = "   storage, of files"
         predictions.append(Prediction(name, 100 * wire_share(files), in_percent(ratio)))
         print(predictions[-1])
     print(score(predictions))
 
 
 # %% [markdown]
-# The next cell predicts and measures, in about 45 seconds. The prediction is the `reading` of section 7: what the wire
-# carries, over what the nodes train from files.
+# The next cell predicts and measures, in about 45 seconds. The prediction: the images/s that the wire carries, divided
+# by those that the nodes train from files.
+
+# %% jupyter={"source_hidden": true}
+PAYLOAD = 1448 / 1514  # as in section 8, which is optional
+
+
+def in_percent(share):
+    """Return a share with its interval, if there is one, as a figure in percent."""
+    return Measured(*(100 * np.array(share)), "%", digits=0)
+
 
 # %%
 image_bytes = float(np.mean(index.length))
@@ -1839,23 +1854,21 @@ results.hand_in("9", storage_row)  # for the closing table
 # If one node is below its prediction and more nodes are inside theirs, that is the knee: where computing and wire need
 # the same time, each waits for the other now and then. Beyond the knee, only the wire counts.
 #
-# What helps against such a limit? More storages with a wire each, copies on the nodes' own disks, or smaller images.
-# Fewer bytes of *gradients* change nothing here, and a faster *storage* nothing in section 8. That is why exercise 5
-# asks for runs that tell the two apart.
+# What helps against such a limit? More storage servers with a wire each, copies on the nodes' own disks, or smaller
+# images. Fewer bytes of *gradients* don't. So first find out which of the two limits you have: exercise 5.
 
 # %% [markdown]
 # ## 10 · Larger steps
 #
-# Training that waits for the network can exchange its gradients less often, or take larger batches. Either way, a step
-# has more images, and the network must *still learn*.
+# Training that waits for the network can exchange gradients less often, or take larger batches. Either way, a step has
+# more images.
 #
 # ### Exercise 4 · Accumulate
 #
 # You want 500 images per step, and have memory for 100. [**Gradient
-# accumulation**](../docs/glossary.md#gradient-accumulation) makes it possible: compute the gradient of 100 images, keep
-# it, take the next 100, and only then reduce and step. One all-reduce serves the computing of five.
-
-# %% [markdown]
+# accumulation**](../docs/glossary.md#gradient-accumulation) makes it possible: compute the gradient of 100 images, add
+# those of four more pieces, and only then reduce and step: one all-reduce for five pieces.
+#
 # Write `accumulate(gradient_of, x, y, most)`. `gradient_of(images, labels)`, called by position, returns a list of
 # arrays, one for each of a network's weights: the gradients of the **mean** loss over these images. It takes at most
 # `most` images at a time. Return the gradients of the mean loss over *all* of `x` and `y`, as such a list. The number
@@ -1879,8 +1892,8 @@ def accumulate(gradient_of, x, y, most):
 accumulate = check(4, accumulate)
 
 # %% [markdown]
-# The check's model has no batch norms. ResNet has them. The next cell compares twice: with the batch norms' stored
-# averages, and, as in training, with mean and variance of the images that they see.
+# The check's model has no batch norms; ResNet has. The next cell compares twice: with the batch norms' stored averages,
+# and, as in training, with the mean and variance of the images that they see.
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
@@ -1912,22 +1925,24 @@ for training in (False, True):
     pieces = accumulate(gradients_by(training), sample, truth, 16)
     source = "the images' own" if training else "stored"
     errors = [
-        tf.norm(a - b) / (tf.norm(a) + 1e-12) for a, b in zip(whole, pieces) if len(a.shape) > 1
+        np.linalg.norm(a - b) / (np.linalg.norm(a) + 1e-12)
+        for a, b in zip(whole, pieces)
+        if a.ndim > 1
     ]
+    percent = np.format_float_positional(100 * max(errors), precision=2, fractional=False)
     print(f"batch norms with {source} averages: 4 × 16 images ", end="")
-    print(f"differ from 64 by up to {float(max(errors)):.4%} of a layer's gradient")
+    print(f"differ from 64 by up to {percent.rstrip('.')}% of a layer's gradient")
 
 # %% [markdown]
 # With stored averages, only rounding should differ. With the images' own, a batch norm sees 16 images instead of 64,
-# and computes another function. The same happens on 4 ranks with 16 images each, so accumulation is not at fault: **the
-# batch norm's batch is what one rank has at a time**. Keep that at 32 or more, as Goyal et al. did while the global
-# batch grew.
+# and computes another function. The same happens on 4 ranks with 16 images each: **the batch norm's batch is what one
+# rank has at a time**. Keep that at 32, as Goyal et al. did while the global batch grew.
 #
 # ### What does a larger step cost?
 #
-# Now a real run: 500 images per step instead of 64, with the rate of the linear rule, for as many epochs. That is as
-# many images and only an eighth of the steps. A control has as few steps, with 64 images each: it shows how much is
-# lost by that alone. Both together take about 40 seconds.
+# Now a real run: 500 images per step instead of 64, with the linear rule's rate, for as many epochs. It sees as many
+# images, in an eighth of the steps. A control has as few steps, with 64 images each: it shows how much is lost by that
+# alone. Together they take about 40 seconds.
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
@@ -1954,7 +1969,7 @@ if large:
 # %% [markdown]
 # Read the last line. If the control is not better than the run with 500 images, the missing *steps* cost the accuracy,
 # and more epochs are the remedy. If it is better, the larger step itself does harm: its rate, or its warm-up. (These
-# are single runs; another `--seed` would move each result too.)
+# are single runs; another `--seed` also changes the result.)
 #
 # Published, on ImageNet:
 #
@@ -1965,30 +1980,29 @@ if large:
 # | [You et al. 2017](https://arxiv.org/abs/1709.05011) | 2,048 Xeon Phi | 20 minutes | 90 | "without losing accuracy" |
 # | [Yamazaki et al. 2019](https://arxiv.org/abs/1903.12650) | 2,048 GPUs | 74.7 s | – | 75.08% |
 #
-# The last two used a rate per layer, [**LARS**](../docs/glossary.md#lars) (`--optimizer lars`). Bede's 50 epochs end
-# half a point below Goyal's 90.
+# The last two used a rate per layer, [**LARS**](../docs/glossary.md#lars) (`--optimizer lars`).
 
 # %% [markdown]
 # ## 11 · Which cause is it?
 #
 # ### Exercise 5 · Diagnose
 #
-# Back to section 7. On a cluster, 32 workers are perhaps not faster than 16, and someone has made the runs that can say
-# why: three rounds, alternately. What should be changed first?
+# Back to section 7. On a cluster, 32 workers seem no faster than 16, and someone has made the runs that can show why:
+# three rounds, alternately. What should be changed first?
 #
 # Write `diagnose(speeds)`. `speeds` has the images/s of each round for `"16"` and `"32"` workers, for `"32, no
-# reading"` (one synthetic batch again and again), and for `"32, accumulate 4"` (one exchange for four batches). Return
-# one word:
+# reading"` (one synthetic batch, repeated), and for `"32, accumulate 4"` (one exchange for four batches). Return one
+# word:
 #
 # - `"reading"` or `"network"`, if a run *shows* that this holds up 32 workers; if both do, the one with the larger
 #   ratio;
-# - `"batch"`, if neither is shown, but 32 workers are shown to be faster than 16: the images/s are there, so look at
-#   the accuracy;
+# - `"batch"`, if neither is shown, but 32 workers are shown to be faster than 16: the images/s rise, so look at the
+#   accuracy;
 # - `"measure"`, if the rounds show none of these: change nothing yet.
 #
-# A higher mean shows nothing by itself. `statistics.ratio(measured, reference)` compares two runs by the speeds of the
-# same rounds. It returns the ratio as `.value`, its 95% interval as `.low` and `.high`, and a `.verdict`: "faster",
-# "slower", or a sentence.
+# A higher mean shows nothing by itself. `statistics.ratio(measured, reference)` compares two runs round by round. It
+# returns the ratio as `.value`, its 95% interval as `.low` and `.high`, and a `.verdict`: "faster", "slower", or a
+# sentence.
 
 
 # %%
@@ -2054,7 +2068,7 @@ else:
     speed_here = speed(train("resnet50", 2, *flags.split(), "--log_every", 2))
     shutil.rmtree(work / "resnet50" / "checkpoints")  # 200 MB
     hours = BEDE_EPOCHS * IMAGENET / speed_here / 3600
-    duration = f"not here: it would take {hours / 24:,.0f} days"
+    duration = f"not here: it would take about {hours / 24:,.0f} days"
     print(f"ResNet-50 v1.5 on 2 {NODE}s of this {'cluster' if slurm else 'machine'}: ", end="")
     print(f"{speed_here:,.1f} images/s")
     print(f"50 epochs of ImageNet: {hours / 24:,.0f} days, {2 * hours:,.0f} {NODE}-hours. ", end="")
@@ -2065,66 +2079,65 @@ name = "ResNet-50 on ImageNet after 50 epochs: top-1; top-5"
 results.hand_in("12", (name, "75.863%; 92.823%", duration, ""))
 
 # %% [markdown]
-# So a workshop cannot reach the published 75.863% and 92.823%. But you have used the same program, script and flags. To
-# take them to a cluster, change in `env/slurm/train.sbatch`:
+# A workshop cannot reach the published 75.863% and 92.823%, but program, script and flags are the same. For your
+# cluster, change in `env/slurm/train.sbatch`:
 #
 # - the `##SBATCH` lines: your site's partition and account, and the time. For GPUs, Bede's guide has `-p gpu
 #   --gres=gpu:4 -N1`;
 # - `--ntasks-per-node`: on CPUs, one rank per socket is a good start. The script gives each rank its share of the
-#   node's cores by `OMP_NUM_THREADS`, one thread per core (lab 03). On Bede that was 1: GPUs did the computing;
-# - the `module load` lines, if you must use the site's own MPI, with a Horovod built for it;
-# - `srun`, where a site has its own command that starts ranks on a job's nodes, as Bede had `bede-ddlrun`;
-# - `--data_dir` and `--results_dir`: on a file system that all nodes see, and can write results to (up to 1.2 GB, says
-#   the guide).
+#   node's cores with `OMP_NUM_THREADS`, one thread per core (lab 03);
+# - the `module load` lines, if you must use the site's MPI, with a Horovod built for it;
+# - `srun`, if your site starts ranks with a command of its own, as Bede did with `bede-ddlrun`;
+# - `--data_dir` and `--results_dir`: on a file system that all nodes see, with space for results (up to 1.2 GB,
+#   according to the guide).
 #
-# Then submit it with `sbatch --nodes=16 …`. Everything else stays as it is.
+# Then submit it with `sbatch --nodes=16 …`.
 
 # %% [markdown]
 # **What else differs from site to site**
 #
-# - *Storage.* Millions of small JPEGs would ask the metadata server for each; as TFRecords, ImageNet is 1,152 files. On
-#   Lustre, `lfs setstripe -c` spreads a large file over several servers before it is written. MXNet's **RecordIO** is
-#   the same idea, with an index file, so that reading can begin anywhere.
-# - *S3.* Object storage answers late but many requests at a time: copy the files to the nodes' own disks once, with
-#   about 20 requests concurrently (`aws configure set default.s3.max_concurrent_requests 20`), and train from there.
-# - *Augmentation* costs CPU time: one published run on 8 GPUs had 40 threads for it. `seconds_for_data` shows whether
-#   yours has enough.
-# - *Containers.* Clusters have Apptainer (once Singularity), not Docker: `srun apptainer exec image.sif python …`. The
-#   MPI in the image must fit the site's, by its ABI.
+# - *Storage.* Each of millions of small JPEGs would be a request to the metadata server; as TFRecords, ImageNet is
+#   1,152 files. On Lustre, `lfs setstripe -c`, set before a file is written, spreads it over several servers. MXNet's
+#   **RecordIO** is the same idea, with an index, so that reading can begin anywhere.
+# - *S3.* Object storage has high latency, but serves many requests concurrently: copy the files once to the nodes'
+#   disks (`aws configure set default.s3.max_concurrent_requests 20`), and train from there.
+# - *Augmentation* needs CPU threads: `seconds_for_data` shows whether there are enough.
+# - *Containers.* Clusters have Apptainer (formerly Singularity), not Docker: `srun apptainer exec image.sif python …`.
+#   The MPI in the image must be ABI-compatible with the site's.
 
 # %% [markdown]
 # ## Questions
 #
 # Answer each in a sentence or two. Skip those that name a section you left out.
 #
-# 1. Which single thing changes in the script between 4 and 16 GPUs? And what changes by itself?
+# 1. What is the only change to the script between 4 and 16 GPUs? And what changes automatically?
 # 2. Where must `--results_dir` be? Why not in the login node's folder for temporary files?
 # 3. Why does the recipe warm the rate up over 8 epochs? What has `--warmup_steps=100` to do with it?
 # 4. In Bede's published log, why does the first line say 38 images/s, and the second 4,527?
 # 5. Strong or weak scaling: which of the two is 4 → 16 GPUs with 256 images each? Which of the two is time to accuracy?
 #    *(section 8)*
-# 6. Which of the four causes do the published figures rule out for 32 GPUs? Which two runs would you do first?
+# 6. Can the published figures explain 32 GPUs by any of the four causes? Which two runs would you do first?
 # 7. Yesterday: 8 nodes with `--accumulate 2`. Today: 16 nodes without. What stays the same? *(section 10)*
-# 8. Published of GPUs in 2018: an epoch of ImageNet takes about 30 minutes on one and 5 on eight, at around 5,800
+# 8. Published in 2018 for V100 GPUs: an epoch of ImageNet takes about 30 minutes on one and 5 on eight, at around 5,800
 #    images/s. Ten epochs take roughly 30 minutes, to 48% accuracy. What is the scaling efficiency? Do these figures
 #    agree?
 
 # %% [markdown] tags=["instructor"]
 # <div class="alert alert-block alert-warning" style="color: black">
 #
-# **For the instructor.** Answers 1 to 5, and the guess of section 2.
+# **For the instructor.** Answers 1 to 5, and the guess in section 2.
 #
-# 1. The number of nodes. By themselves: the images per step, the peak rate (linear rule), the steps per epoch, and the
+# 1. The number of nodes. Automatically: the images per step, the peak rate (linear rule), the steps per epoch, and the
 #    warm-up counted in steps.
-# 2. Rank 0 writes it, and rank 0 of the next job reads it. Both run on whichever nodes Slurm gives. A login node's
-#    temporary files exist on that node alone.
+# 2. On a file system that all nodes see: rank 0 writes it, and rank 0 of the next job reads it, on whichever nodes
+#    Slurm assigns. A login node's temporary files exist only there.
 # 3. At the start, gradients are large and change quickly, and large-batch rates would overshoot. `--warmup_steps` is
-#    about measuring: the first steps create kernels and fill caches, so images/s leave them out.
+#    about measuring: the first steps trace, compile and fill caches, so images/s leave them out.
 # 4. The first step includes tracing, compilation by XLA, and opening files. Speed is measured after that.
 # 5. Weak: each GPU keeps its 256 images. Time to accuracy is neither: with the larger step it needs the same epochs at
 #    best, and more if the batch is too large.
 #
-# **The guess of section 2** The weights are equal because the gradients were averaged. The moving averages come from
+# **The guess in section 2** The weights are equal because the gradients were averaged. The moving averages come from
 # each rank's own images: a checkpoint of rank 0 alone would lose the others'.
 #
 # </div>
@@ -2134,13 +2147,13 @@ results.hand_in("12", (name, "75.863%; 92.823%", duration, ""))
 #
 # **For the instructor.** Answers 6 to 8.
 #
-# 6. All four, as causes of this job's time. Network and storage are far from their published limits; 50 epochs are 50
-#    epochs, whatever they teach; the log leaves minutes to everything else. So the cause is not in the published
-#    figures. First run without `--data_dir`, then with `--accumulate 4`. Not with `--compression fp16`: by MPI it sends
-#    2.5 times the gradient on 32 ranks (5 × ½), FP32 by a ring 62/32 of it.
+# 6. No. Network and storage are far from their published limits; 50 epochs are 50 epochs, whatever they teach; the log
+#    leaves minutes to everything else. So the cause is not in the published figures. First run without `--data_dir`,
+#    then with `--accumulate 4`. Not with `--compression fp16`: on 32 ranks, MPI sends 2.5 times the FP32 gradients'
+#    bytes for FP16 (5 × ½), and a ring 62/32 of them for FP32.
 # 7. The images per step, and with them the order, the rate, the schedule, the number of steps, and what a batch norm
 #    sees at a time. Today's run can resume from yesterday's checkpoint: the global batch is the same.
-# 8. By the published figures, 30 / 5 = 6 on 8 GPUs: 75%. They do not agree: 1,281,167 images in 5 minutes are 4,270
+# 8. By the published figures, 30 / 5 = 6 on 8 GPUs: 75%. They don't agree: 1,281,167 images in 5 minutes are 4,270
 #    images/s, not 5,800, at which an epoch takes 3.7 minutes, and ten 37. Ten epochs of 5 minutes would take 50.
 #    Perhaps the 5 minutes include start and validation, and the speed does not.
 #
@@ -2152,15 +2165,15 @@ results.hand_in("12", (name, "75.863%; 92.823%", duration, ""))
 # **For the instructor.** What students see.
 #
 # **Exercise 3** Collect the choices on the board: the fewest nodes that meet the deadline are the cheapest, the most
-# nodes finish first. With 100% efficiency, node-hours differ only by `fixed`; on a storage that stops at 16 GPUs, 8
+# nodes finish first. With 100% efficiency, node-hours differ only by `fixed`; with storage that stops at 16 GPUs, 8
 # nodes take as long as 4 and cost twice as much.
 #
-# **Section 8** Strong scaling should be worse than weak: half the images per rank, the same all-reduce. If intervals
-# show the reverse, something disturbed more than one launch: run the cell again. The lab chooses the slow rates by its
-# own prediction. If nothing overlaps at the half-efficiency rate, one exchange for four batches gives 8/5, and FP16
-# gives 4/3 on 2 nodes and 6/5 on 4, where MPI's recursive doubling sends two thirds of the bytes. What computing hides
-# raises the plain efficiency, and FP16's gain too: the same hidden time is a larger part of a smaller exchange. Without
-# network namespaces, the cells only predict.
+# **Section 8** Strong scaling should be worse than weak: fewer images per rank, the same all-reduce. If intervals show
+# the reverse, something disturbed more than one launch: run the cell again. The lab chooses the slow rates from its own
+# prediction. If nothing overlaps at the half-efficiency rate, one exchange for four batches gives 8/5, and FP16 gives
+# 4/3 on 2 nodes and 6/5 on 4, where MPI's recursive doubling sends two thirds of the bytes. Hiding raises the plain
+# efficiency, and FP16's gain too: the same hidden time is a larger part of a smaller exchange. Without network
+# namespaces, the cells only predict.
 #
 # </div>
 
@@ -2169,36 +2182,33 @@ results.hand_in("12", (name, "75.863%; 92.823%", duration, ""))
 #
 # **For the instructor.** Timing, and what goes wrong.
 #
-# **Section 9** One node notices little, two reach about half, three a third. If nodes read faster from files than they
-# train in section 5, they reach less.
+# **Section 9** One node should notice little, two reach about half, three about a third. If nodes train faster from
+# files here than in section 5, they reach less.
 #
 # **Timing** The first part, sections 1 to 7 and the questions, takes about an hour, and the second, sections 8 to 12,
 # about 45 minutes: a break fits between them. Short of time? Leave the second part out, or its sections 9 and 10.
 #
-# **If they ask** about *launchers*: Bede's `ddlrun` detects the topology: its log has `-mode p:4x1x1x1`, sizes of
-# levels from the inside to the outside, here 4 GPUs in one node and one of each level above. About *threads*: a
-# `THREADS` in the environment of `sbatch` overrides the script's one per core.
+# **If they ask** about *launchers*: Bede's `ddlrun` detects the topology. Its log has `-mode p:4x1x1x1`, the sizes of
+# the levels from the inside out: 4 GPUs in one node, and one of each level above. About *threads*: setting `THREADS` in
+# the environment of `sbatch` overrides the script's one per core.
 #
 # **What goes wrong** A real cluster's queue is full: after two minutes the job is cancelled, and the cell says what to
 # set to continue with ranks of this machine. A job is FAILED: the last lines of its log are in the error. Two notebooks
-# at the same time share the small Slurm, and wait for each other's jobs.
+# open at once share the small Slurm, and wait for each other's jobs.
 #
 # </div>
 
 # %% [markdown]
 # ## Remember
 #
-# - A job script says what it needs. Between 1 and 16 nodes, only their number changes.
+# - A job script says what the job needs. Between 1 and 16 nodes, only their number changes.
 # - The rate follows the batch, with a warm-up. The stream of images does not depend on the number of ranks.
-# - Before you need it, try to stop a run and to kill it. Does it resume?
-# - More nodes cost node-hours wherever they don't scale, and for everything that isn't a step. Know deadline and
-#   budget, then choose.
-# - Read the log, and put published figures into a model: that can rule out a network or a storage in a minute.
-# - Images/s can double while the network learns nothing more. Look at time to accuracy.
-# - Wires cost half where they carry a step's gradients in just the time that the step computes. Half the bytes, or
-#   twice the computing between two exchanges, halve that rate.
-# - A network that is the same everywhere costs slowly more; a shared limit costs at once. Only runs can tell them
-#   apart.
+# - Stop a run and kill one before you depend on it. Does it resume?
+# - More nodes cost node-hours wherever they don't scale, and for everything that isn't a step.
+# - Put logs and published figures into a model: it shows which explanations are far off. Only runs can tell the rest.
+# - Images/s can double while accuracy does not improve. Look at time to accuracy.
+# - At the half-efficiency rate, wires take as long as computing. Half the bytes, or twice the computing between two
+#   exchanges, halve that rate.
 #
 # The closing table shows what was published, what you measured, and the limit:
 
@@ -2223,7 +2233,7 @@ results.table(
             "8",
             (f"here: weak scaling, resnet8, {NODE}s", ""),
             (f"here: strong scaling, resnet8, {NODE}s", ""),
-            ("here: the wires on which half of a step is exchange", ""),
+            ("here: the wires' rate at which half of a step is exchange", ""),
         ),
         *results.handed_in("9", ("here: nodes from one storage, of the images/s from files", "")),
         (
@@ -2254,9 +2264,10 @@ results.table(
 
 # %% [markdown]
 # Published: [Bede's guide](https://bede-documentation.readthedocs.io), its ResNet-50 benchmark, and [its
-# hardware](https://n8cir.org.uk/bede/bede-hardware/); Goyal et al. 2017.
+# hardware](https://n8cir.org.uk/bede/bede-hardware/); Goyal et al. 2017; [Horovod's
+# benchmarks](https://horovod.readthedocs.io/en/stable/benchmarks_include.html) on 512 GPUs.
 #
-# Where you are on the way from this machine's default to the fastest it can do, over all labs:
+# The steps from this machine's defaults to its fastest, over all labs:
 
 # %%
 ladder.show(results)
@@ -2264,7 +2275,7 @@ ladder.show(results)
 # %%
 if started:  # by this notebook, so no one else needs it
     stop_slurm()
-    print("The small Slurm has ended. Section 1 starts it again.")
+    print("The small Slurm has ended. The cells of section 1 start it again.")
 
 # %% [markdown]
-# **Next:** [lab 09](09_kmeans_daal4py.ipynb) leaves neural networks, and distributes a clustering.
+# **Next:** [lab 09](09_kmeans_daal4py.ipynb) leaves neural networks and distributes a clustering.

@@ -138,11 +138,11 @@ def costs(answer: Callable[..., Any]) -> None:
     def decide(algorithm: str, n: int, servers: int = 1) -> None:
         more = [servers] if servers > 1 else []
         called = f'cost("{algorithm}", {", ".join(map(str, (n, *more)))})'
-        got = parts(call(answer, algorithm, n, *more), 3, f"{called} to return three numbers (steps, traffic, sums)")
+        result = parts(call(answer, algorithm, n, *more), 3, f"{called} to return three numbers (steps, traffic, sums)")
         lower = 2 ** (n.bit_length() - 1)
-        for name, value, wanted, least, most in zip(
+        for name, value, expected, least, most in zip(
             ("steps", "traffic", "sums"),
-            got,
+            result,
             _cost(algorithm, n, servers),
             _cost(algorithm, lower),
             _cost(algorithm, 2 * lower),
@@ -150,11 +150,11 @@ def costs(answer: Callable[..., Any]) -> None:
         ):
             # Between two powers of two, for which the lab asks too, any number between their costs will do.
             if algorithm in ("doubling", "halving") and n != lower:
-                found = number(value, f"{name} of {called}")
-                between = least - 1e-9 <= found <= most + 1e-9
-                expect(between, f"{name} of {called} to be from {least:.4g} to {most:.4g}; it is {found:.4g}")
+                figure = number(value, f"{name} of {called}")
+                between = least - 1e-9 <= figure <= most + 1e-9
+                expect(between, f"{name} of {called} to be from {least:.4g} to {most:.4g}; it is {figure:.4g}")
             else:
-                same(value, wanted, f"{name} of {called}")
+                same(value, expected, f"{name} of {called}")
 
     for n, servers in ((2, 1), (4, 1), (64, 1), (8, 4), (100, 100), (1, 1)):
         decide("server", n, servers)
@@ -264,21 +264,21 @@ def _decide_chunk(
     answer: Callable[..., Any], now: int, ready: list[int], left: list[int], urgent_first: bool, chunk: int
 ) -> tuple[int, int] | None:
     """Check what the card sends at one moment, and return it: the layer, and for how long."""
-    got = call(answer, now, ready, left, urgent_first, chunk)
+    result = call(answer, now, ready, left, urgent_first, chunk)
     called = f"next_chunk({now}, {ready}, {left}, {urgent_first}, {chunk})"
     waiting = [layer for layer, rest in enumerate(left) if rest and ready[layer] <= now]
     if not waiting:
         why = "nothing is waiting" if any(left) else "all is sent"
-        expect(got is None, f"{called} to be None, as {why}; it is {describe(got)}")
+        expect(result is None, f"{called} to be None, as {why}; it is {describe(result)}")
         return None
     those = f"layer {waiting[0]} is" if len(waiting) == 1 else f"layers {', '.join(map(str, waiting))} are"
     expect(
-        got is not None,
+        result is not None,
         f"{called} to be (layer, spent), as {those} ready and not yet sent; it is None",
         hint="Does the function come to a `return` here? A layer waits from the moment in `ready` on, that moment "
         "included, until nothing of it is left.",
     )
-    two = parts(got, 2, f"{called} to be (layer, spent)")
+    two = parts(result, 2, f"{called} to be (layer, spent)")
     layer = whole(two[0], f"the layer of {called}", int_only=True)
     expect(hasattr(two[0], "__index__"), f"the layer of {called} to be an int; it is {describe(two[0])}")
     spent = whole(two[1], f"the time spent of {called}")
@@ -305,7 +305,7 @@ def _decide_chunk(
         "And how many bytes does one of them cost, with its index, to all other ranks?",
         "Choose from gradient + residual: k of them, where a number and its index cost 8 bytes for each of the n - 1 "
         "others. What is owed afterwards is gradient + residual, with zeros where something was sent. What does your "
-        "way of choosing give for k = 0?",
+        "choice return for k = 0?",
         "owed = gradient + residual; k = len(owed) if n == 1 else min(len(owed), budget // (8 * (n - 1))); indices = "
         "np.argpartition(-np.abs(owed), min(k, len(owed) - 1))[:k]; values = owed[indices]; owed[indices] = 0; return "
         "indices, values, owed",
@@ -345,14 +345,14 @@ def _decide_top_k(answer: Callable[..., Any], gradient: np.ndarray, residual: np
     case = f"for {plural(length, 'number')} on {plural(n, 'rank')} with {plural(budget, 'byte')}"
     if length <= 8:
         case += f" (gradient {short(gradient)}, residual {short(residual)})"
-    got = call(answer, gradient, residual, n, budget)
+    result = call(answer, gradient, residual, n, budget)
     expect(
-        isinstance(got, tuple | list) and len(got) == 3,
-        f"three arrays (indices, values, new residual) {case}; it is {describe(got)}",
+        isinstance(result, tuple | list) and len(result) == 3,
+        f"three arrays (indices, values, new residual) {case}; it is {describe(result)}",
     )
     indices, values, left = (
         array_of_numbers(part, f"an array of numbers as {name} {case}")
-        for name, part in zip(("indices", "values", "residual"), got, strict=True)
+        for name, part in zip(("indices", "values", "residual"), result, strict=True)
     )
     expect(indices.ndim == 1, f"indices of one dimension {case}; the shape is {indices.shape}")
     many = len(indices)
@@ -360,7 +360,7 @@ def _decide_top_k(answer: Callable[..., Any], gradient: np.ndarray, residual: np
         others
     )
     expect(many == k, f"{plural(k, 'number')} to be sent {case}{cost}")
-    for name, part, array, shape in (("values", got[1], values, (k,)), ("residual", got[2], left, (length,))):
+    for name, part, array, shape in (("values", result[1], values, (k,)), ("residual", result[2], left, (length,))):
         expect(array.shape == shape, f"{name} of shape {shape} {case}; the shape is {array.shape}")
         kind = getattr(part, "dtype", np.dtype("float32"))  # of a list's numbers, the later cells make float32
         expect(
@@ -371,7 +371,7 @@ def _decide_top_k(answer: Callable[..., Any], gradient: np.ndarray, residual: np
     if k:
         expect(
             np.issubdtype(indices.dtype, np.integer) and len(set(indices.tolist())) == k,
-            f"{k} different integers as indices {case}; they are {short(got[0])}",
+            f"{k} different integers as indices {case}; they are {short(result[0])}",
         )
         expect(
             indices.min() >= 0 and indices.max() < length,

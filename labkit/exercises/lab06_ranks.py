@@ -139,22 +139,22 @@ def layers(function: Callable[..., Any], script: str, ranks: CountingComm) -> It
             _numbers(rng, 36, shape, 4)
             for shape in ((ranks.size * rows, inputs), (inputs, ranks.size * neurons), (ranks.size * neurons,))
         )
-        mine, own = (slice(ranks.rank * many, (ranks.rank + 1) * many) for many in (rows, neurons))
-        given = x[mine].copy(), weights[:, own].copy(), bias[own].copy()
-        before = [array.copy() for array in given]
+        mine, columns = (slice(ranks.rank * width, (ranks.rank + 1) * width) for width in (rows, neurons))
+        arguments = x[mine].copy(), weights[:, columns].copy(), bias[columns].copy()
+        before = [array.copy() for array in arguments]
         case = f"{plural(rows, 'row')} and {plural(neurons, 'neuron')} a rank, on {plural(ranks.size, 'rank')}"
         with calling(script, ranks, case):
-            got = function(ranks, *given)
+            result = function(ranks, *arguments)
         right = (x @ weights + bias)[mine]
-        fits = isinstance(got, np.ndarray) and got.shape == right.shape
+        fits = isinstance(result, np.ndarray) and result.shape == right.shape
         yield {
             "case": case,
-            "type": None if got is None else type(got).__name__,
-            "shape": list(np.shape(got)) if isinstance(got, np.ndarray) else None,
+            "type": None if result is None else type(result).__name__,
+            "shape": list(np.shape(result)) if isinstance(result, np.ndarray) else None,
             "wanted": list(right.shape),
-            "wrong": int((got != right).sum()) if fits else None,
-            "mixed": bool(fits and np.array_equal(np.sort(got, axis=None), np.sort(right, axis=None))),
-            "changed": not all(map(np.array_equal, given, before)),
+            "wrong": int((result != right).sum()) if fits else None,
+            "mixed": bool(fits and np.array_equal(np.sort(result, axis=None), np.sort(right, axis=None))),
+            "changed": not all(map(np.array_equal, arguments, before)),
             "least": (ranks.size - 1) * (4 * rows * inputs + 4 * rows * neurons),
         }
 

@@ -1,4 +1,4 @@
-"""Checks of lab 07: shares, learning rate, steps, two really distributed scripts, pinning, and a rate of wires."""
+"""Checks of lab 07: shares, learning rate, steps, two distributed scripts, pinning, and the rate of a network."""
 
 import itertools
 import math
@@ -19,37 +19,40 @@ from labkit.mpi.launch import Run
 
 lab = Lab("07")
 
-IMPORTS = "import math\n\nimport numpy as np"  # of plan.py: all that its functions may use
+IMPORTS = "import math\n\nimport numpy as np"  # in plan.py: its functions may use nothing else
 PROBE = Path(__file__).with_name("lab07_ranks.py")
 RANKS, RATE = 3, 0.02
-EXACT = 1e-3  # a share of the distance that the weights moved: the effect of rounding in another order
-ROUNDED = 2e-2  # the effect of rounding in fewer bits
-CORES_HINT = "On which cores may a rank run? CPUs 0 and 4 are two CPUs, but here one core."
-# What `pinning` returns, and the hint to each.
+EXACT = 1e-3  # tolerance, as a share of the distance that the weights moved: rounding in another order
+ROUNDED = 2e-2  # the same for rounding to fewer bits
+CORES_HINT = "On which cores may a rank run? CPUs 0 and 4 are two CPUs, but here they are one core."
+# The sets that `pinning` returns, with a hint for each.
 PINNING = {
     "the pairs of ranks that share a core": CORES_HINT,
     "the ranks with more threads than cores": "Count the cores of the rank's mask, not its CPUs. As many "
-    "threads as cores is fine, and the other ranks don't matter.",
-    "the cores without a rank": "All cores except those in any rank's set. A core's number is its place in "
+    "threads as cores is fine, and other ranks don't matter.",
+    "the cores without a rank": "All cores except those of any rank. A core's number is its index in "
     "`cores`, not the number of a CPU.",
 }
 NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]\d+)?")
 NODES = "`rank` is hvd.rank(): hvd.local_rank() counts the ranks of one node, and here each has a node to itself."
-# Why the ranks' weights, although equal, differ from those of one process; and a hint.
+# Reasons why weights that are equal on all ranks differ from those of one process, each with a hint.
 MISTAKES = {
     "sum": (
-        "Gradients that are summed, not averaged, lead there (step 4)",
+        "Gradients that are summed, not averaged, give this result (step 4)",
         "hvd.DistributedGradientTape(tape) averages, unless you pass another `op`; so does hvd.allreduce.",
     ),
     "share": (
-        "Training on rank 0's share alone leads there: each rank has to train on its own share (step 3)",
+        "Training on rank 0's share alone gives this result: each rank must train on its own share (step 3)",
         NODES,
     ),
-    "start": ("Rank {rank}'s start leads there, and all must have rank 0's (step 5)", "root_rank=0"),
+    "start": (
+        "Starting from rank {rank}'s weights gives this result: all must start from rank 0's (step 5)",
+        "root_rank=0",
+    ),
     "rounded": (
-        "That is more than rounding in float32 and less than other mistakes cause: do gradients travel in fewer bits, "
+        "Rounding in float32 causes less than that, and other mistakes cause more: do gradients travel in fewer bits, "
         "as with compression=hvd.Compression.fp16?",
-        "FP16 saves bytes and loses digits: drop the argument `compression` here.",
+        "FP16 saves bytes and loses precision: drop the argument `compression` here.",
     ),
     "other": (
         "Does each rank train on its own share (step 3), with the right learning rate in each step, and are gradients "
@@ -57,8 +60,8 @@ MISTAKES = {
         "",
     ),
 }
-FIGURES = ("epoch", "loss", "accuracy")  # in a line about an epoch
-NOISE = re.compile(r"\d{4}-\d\d-\d\d |^[IWEF]\d{4} |^WARNING|^REPORT")  # lines of TensorFlow, Horovod and the probe
+FIGURES = ("epoch", "loss", "accuracy")  # in the line for an epoch
+NOISE = re.compile(r"\d{4}-\d\d-\d\d |^[IWEF]\d{4} |^WARNING|^REPORT")  # lines from TensorFlow, Horovod and the probe
 
 
 @lab.exercise(
@@ -81,7 +84,7 @@ def shards(answer: Callable[..., Any]) -> None:
         every = np.concatenate(shares)
         expect(len(set(lengths)) == 1, f"all ranks to get the same number {case}; yours get {short(lengths)}")
         twice = len(every) - len(np.unique(every))
-        expect(twice == 0, f"no index on two ranks, nor twice on one, {case}; {twice:,} are")
+        expect(twice == 0, f"no index twice, on two ranks or on one, {case}; {twice:,} are repeated")
         if len(every):
             least, most = every.min(), every.max()
             inside = least >= 0 and most < n
@@ -97,7 +100,7 @@ def shards(answer: Callable[..., Any]) -> None:
 def _indices(share: Any, what: str) -> np.ndarray:
     """Return the indices that the scripts select digits with, `digits.x_train[share]`, as an array of integers."""
     expected = f"{what} to be a list or an array of ints, which picks rows of an array"
-    expect(not isinstance(share, tuple), f"{expected}; it is a tuple, by which numpy picks a single number: x[1, 2]")
+    expect(not isinstance(share, tuple), f"{expected}; it is a tuple, which numpy takes as one index per axis: x[1, 2]")
     array = array_of_numbers(share, expected)
     picks = array.ndim == 1 and (not len(array) or np.issubdtype(array.dtype, np.integer))
     expect(picks, f"{expected}; it is {describe(share)}")
@@ -108,7 +111,7 @@ def _indices(share: Any, what: str) -> np.ndarray:
     2,
     hints=(
         "Two cases: before `warmup`, and from it on.",
-        "On a straight line from base to base * size, the share of the way at a step is step / warmup.",
+        "The line goes from base to base * size. After `step` steps it has covered step / warmup of that distance.",
         "base * (1 + (size - 1) * step / warmup), and base * size once step >= warmup, which also avoids 0 / 0.",
     ),
     imports=IMPORTS,
@@ -121,10 +124,10 @@ def learning_rates(answer: Callable[..., Any]) -> None:
     def decide(step: int, base: float, size: int, warmup: int) -> None:
         right = base * size if step >= warmup else base + base * (size - 1) * step / warmup
         expected = f"learning_rate(step={step}, base={base:g}, size={size}, warmup={warmup})"
-        for a_step in (step, np.int64(step)):  # the scripts pass one, the picture of the plan the other
-            got = call(answer, a_step, base, size, warmup=warmup)
-            same(got, right, expected)
-            expect(np.asarray(got).dtype != object, f"{expected} to be a float; it is {describe(got)}")
+        for number in (step, np.int64(step)):  # the scripts pass the first, the picture of the plan the second
+            rate = call(answer, number, base, size, warmup=warmup)
+            same(rate, right, expected)
+            expect(np.asarray(rate).dtype != object, f"{expected} to be a float; it is {describe(rate)}")
 
     ramp = ((0, 0.1, 4, 10), (10, 0.1, 4, 10), (5, 0.1, 4, 10), (500, 0.1, 4, 10))
     for step, base, size, warmup in (*ramp, (3, 0.1, 1, 10), (0, 0.1, 4, 0), (25, 0.01, 8, 100), (1, 0.001, 8, 250)):
@@ -143,23 +146,23 @@ def learning_rates(answer: Callable[..., Any]) -> None:
     3,
     hints=(
         "How many digits does one rank have? You worked it out in exercise 1.",
-        "Then how many whole batches fit into its share?",
+        "How many full batches fit into that share?",
         "n // size // batch",
     ),
     imports=IMPORTS,
     beside=(1, 2),
 )
 def steps(answer: Callable[..., Any]) -> None:
-    """Whole batches in a rank's share."""
+    """Full batches in a rank's share."""
     from hypothesis import strategies as st
 
     def decide(n: int, batch: int, size: int) -> None:
         right = n // size // batch
         expected = f"steps_per_epoch(n={n}, batch={batch}, size={size})"
-        got = call(answer, n, batch, size)
-        found = whole(got, expected, int_only=True)
-        expect(hasattr(got, "__index__"), f"{expected} to be an int; it is {describe(got)}")
-        expect(found == right, f"{expected} to be {right}; it is {found}")
+        result = call(answer, n, batch, size)
+        number = whole(result, expected, int_only=True)
+        expect(hasattr(result, "__index__"), f"{expected} to be an int; it is {describe(result)}")
+        expect(number == right, f"{expected} to be {right}; it is {number}")
 
     for n, batch, size in ((8000, 64, 1), (8000, 64, 2), (8000, 64, 4), (100, 64, 2), (1000, 10, 3), (127, 64, 2)):
         decide(n, batch, size)
@@ -169,16 +172,16 @@ def steps(answer: Callable[..., Any]) -> None:
 @lab.exercise(
     4,
     hints=(
-        "Go through the table of six steps, and through the comments that start with `# Horovod:`. Which names does "
-        "the rest of the script use that only you can set?",
+        "Go through the table of six steps and the comments that start with `# Horovod:`. Which names does the rest of "
+        "the script use that your lines must set?",
         "hvd.init(), then hvd.rank() and hvd.size(); shard() for the digits; hvd.DistributedGradientTape(tape); "
         "hvd.broadcast_variables(list, root_rank=0); if rank == 0: …",
-        "The list to broadcast is [v.value for v in model.variables + optimizer.variables] + [done]. The step that "
-        "learning_rate() wants is epoch * steps + step.",
+        "The list to broadcast is [v.value for v in model.variables + optimizer.variables] + [done]. The step for "
+        "learning_rate() is epoch * steps + step.",
     ),
 )
 def train_hvd(answer: str) -> None:
-    """Ranks agree, equal one process on all digits, also after --resume, and rank 0 alone writes and reports."""
+    """Ranks agree with each other and with one process on all digits, also after --resume; only rank 0 writes."""
     out = Path(answer).parent / "check"
     shutil.rmtree(out, ignore_errors=True)
     run, ranks = _distributed(answer, "train", out)
@@ -193,12 +196,10 @@ def train_hvd(answer: str) -> None:
     wrote = [rank["rank"] for rank in first if rank["wrote"]]
     expect(
         wrote == [0],
-        f"a checkpoint from rank 0 alone (step 6); checkpoints came from ranks {wrote}",
+        f"a checkpoint from rank 0 only (step 6); checkpoints came from ranks {wrote}",
         hint=f"if rank == 0: … {NODES}" if len(wrote) > 1 else "",
     )
-    expect(
-        first[0]["checkpoints"] != 1, "a checkpoint after each epoch (step 6); in two epochs, rank 0 wrote a single one"
-    )
+    expect(first[0]["checkpoints"] != 1, "a checkpoint after each epoch (step 6); in two epochs, rank 0 wrote only one")
     second = [rank[1] for rank in ranks]
     _expect_rate(second, "the last of 2 epochs of 3 steps each")
     _equals_one_process(second)
@@ -206,15 +207,15 @@ def train_hvd(answer: str) -> None:
     expect(
         resumed[0]["spread"] == 0,
         "all ranks to hold the same weights in a run that continues from the checkpoint (--resume); they differ by "
-        f"{resumed[0]['spread']:.3g}. Rank 0 alone reads it: step 5 has to give all of the optimizer's variables to "
-        "the others",
+        f"{resumed[0]['spread']:.3g}. Only rank 0 reads it, so step 5 must broadcast all of the optimizer's variables "
+        "too",
     )
     _expect_rate(resumed, "the last of 4 epochs of 3 steps each, after --resume in the third")
     expect(
         resumed[0]["error"] < EXACT,
-        "two epochs of 3 steps each, and two more after --resume, to end where four in one go end; the weights are off "
-        f"by {_percent(resumed[0]['error'])} of the distance they moved. Does each step have its learning rate, "
-        "assigned before it, and are gradients averaged in each step?",
+        "two epochs of 3 steps each, and two more after --resume, to give the weights of four epochs in a row; they "
+        f"are off by {_percent(resumed[0]['error'])} of the distance they moved. Is the learning rate assigned before "
+        "each step, and are gradients averaged in each step?",
     )
     _check_reports([*second[0]["history"], *resumed[0]["history"]], run)
 
@@ -222,10 +223,10 @@ def train_hvd(answer: str) -> None:
 @lab.exercise(
     5,
     hints=(
-        "It does what train_step of work/train_hvd.py does, with self instead of model and self.optimizer.",
-        "Wrap the tape with hvd.DistributedGradientTape, take its gradient by [v.value for v in "
-        "self.trainable_variables], and give self.optimizer.apply_gradients the pairs of both.",
-        "And before fit: hvd.broadcast_variables([v.value for v in model.variables], root_rank=0)",
+        "Do what train_step in work/train_hvd.py does, with self instead of model, and self.optimizer.",
+        "Wrap the tape with hvd.DistributedGradientTape, take the gradients for [v.value for v in "
+        "self.trainable_variables], and pass pairs of gradient and variable to self.optimizer.apply_gradients.",
+        "Before fit: hvd.broadcast_variables([v.value for v in model.variables], root_rank=0)",
     ),
 )
 def fit_hvd(answer: str) -> None:
@@ -237,13 +238,13 @@ def fit_hvd(answer: str) -> None:
     6,
     hints=(
         CORES_HINT,
-        "First make, for each rank, the set of the numbers of its cores. Then all three answers are about these sets.",
+        "First make the set of core numbers for each rank. All three results follow from these sets.",
         "used = [{c for c, cpus in enumerate(cores) if mask & set(cpus)} for mask in masks]. Two ranks share a core "
         "when used[a] & used[b] is not empty; a rank has too many threads when threads > len(used[rank]).",
     ),
 )
 def pinnings(answer: Callable[..., Any]) -> None:
-    """Ranks that share cores, ranks with more threads than cores, and idle cores, all by cores and not by CPUs."""
+    """Ranks that share cores, ranks with more threads than cores, and idle cores: cores count, not CPUs."""
     from hypothesis import strategies as st
 
     def decide(masks: list[set[int]], cores: list[tuple[int, ...]], threads: int) -> None:
@@ -251,15 +252,15 @@ def pinnings(answer: Callable[..., Any]) -> None:
         used = [{number for number, cpus in enumerate(cores) if mask & set(cpus)} for mask in masks]
         right = (
             {(a, b) for a, b in itertools.combinations(range(len(masks)), 2) if used[a] & used[b]},
-            {rank for rank, own in enumerate(used) if threads > len(own)},
+            {rank for rank, numbers in enumerate(used) if threads > len(numbers)},
             set(range(len(cores))).difference(*used),
         )
         sharing, crowded, idle = parts(call(answer, masks, cores, threads), 3, f"three sets {case}")
-        got = (_pairs(sharing, case), _numbers(crowded, "ranks", case), _numbers(idle, "cores", case))
-        for (what, hint), found, expected in zip(PINNING.items(), got, right, strict=True):
-            expect(found == expected, f"{what} to be {_show(expected)} {case}; yours are {_show(found)}", hint)
+        results = (_pairs(sharing, case), _numbers(crowded, "ranks", case), _numbers(idle, "cores", case))
+        for (what, hint), result, expected in zip(PINNING.items(), results, right, strict=True):
+            expect(result == expected, f"{what} to be {_show(expected)} {case}; yours are {_show(result)}", hint)
 
-    large = [{rank} for rank in range(12)]  # more than 10 ranks: as text, "10" comes before "2"
+    large = [{rank} for rank in range(12)]  # more than 10 ranks: as strings, "10" sorts before "2"
     large[0], large[10] = {64}, {2 + 64}
     node: list[tuple[int, ...]] = [(0, 4), (1, 5), (2, 6), (3, 7)]
     fixed: tuple[tuple[list[set[int]], list[tuple[int, ...]], int], ...] = (
@@ -270,7 +271,7 @@ def pinnings(answer: Callable[..., Any]) -> None:
         ([{0, 1}, {2, 3}, {1, 2}], node, 2),
         ([{2, 3}], [(0, 1), (2, 3)], 2),
         ([{0}, {1}], [(0,), (1,)], 1),
-        ([{0}, {64}], [(0,), (64,)], 1),  # which are one CPU to those who have room for 64
+        ([{0}, {64}], [(0,), (64,)], 1),  # the same CPU in a mask of 64 bits
         (large, [(core, core + 64) for core in range(12)], 1),
     )
     for case in fixed:
@@ -278,12 +279,10 @@ def pinnings(answer: Callable[..., Any]) -> None:
 
     @st.composite
     def nodes(draw: st.DrawFn) -> tuple[list[set[int]], list[tuple[int, ...]]]:
-        ways = draw(
-            st.lists(st.integers(1, 3), min_size=1, max_size=4)
-        )  # of each core: there are two kinds in some CPUs
-        numbers = draw(st.lists(st.integers(0, 99), min_size=sum(ways), max_size=sum(ways), unique=True))
+        counts = draw(st.lists(st.integers(1, 3), min_size=1, max_size=4))  # CPUs per core: hybrid machines mix them
+        numbers = draw(st.lists(st.integers(0, 99), min_size=sum(counts), max_size=sum(counts), unique=True))
         cpus = iter(numbers)
-        cores = [tuple(itertools.islice(cpus, count)) for count in ways]
+        cores = [tuple(itertools.islice(cpus, count)) for count in counts]
         mask = st.sets(st.sampled_from(numbers), min_size=1)
         return draw(st.lists(mask, min_size=1, max_size=5)), cores
 
@@ -297,31 +296,31 @@ def pinnings(answer: Callable[..., Any]) -> None:
     7,
     hints=(
         "How many bytes does a rank send? Its share is n_bytes / ranks, and it sends a share 2 * (ranks - 1) times.",
-        "Half of a step is communication when sending these bytes takes as long as computing: `seconds`. A byte has 8 "
+        "Half of a step is communication when sending these bytes takes `seconds`, as long as computing. A byte has 8 "
         "bits.",
         "8 * 2 * (ranks - 1) / ranks * n_bytes / seconds",
     ),
 )
 def half_rates(answer: Callable[..., Any]) -> None:
-    """The rate at which a ring's bytes take as long as computing, in bit/s."""
+    """The rate, in bit/s, at which a ring's bytes take as long as computing."""
     from hypothesis import strategies as st
 
     def decide(n_bytes: int, ranks: int, seconds: float) -> None:
         expected = f"half_rate(n_bytes={n_bytes:,}, ranks={ranks}, seconds={seconds:g})"
-        got = call(answer, n_bytes, ranks, seconds)
-        same(got, 16 * (ranks - 1) / ranks * n_bytes / seconds, expected)
-        expect(not isinstance(got, Decimal), f"{expected} to be a number that floats divide; it is {describe(got)}")
+        rate = call(answer, n_bytes, ranks, seconds)
+        same(rate, 16 * (ranks - 1) / ranks * n_bytes / seconds, expected)
+        expect(not isinstance(rate, Decimal), f"{expected} to be a float; it is {describe(rate)}")
 
     for n_bytes, ranks, seconds in ((1_000_000, 2, 1.0), (1_000_000, 4, 1.0), (1_686_568, 2, 0.02), (100, 64, 8.0)):
         decide(n_bytes, ranks, seconds)
     for_all(decide, n_bytes=st.integers(1, 10**9), ranks=st.integers(2, 1_024), seconds=st.floats(1e-3, 10))
 
 
-def _pairs(found: Any, case: str) -> set[tuple[int, int]]:
+def _pairs(result: Any, case: str) -> set[tuple[int, int]]:
     """Return pairs of ranks, the smaller first."""
     pairs = [
         parts(pair, 2, f"each pair of ranks to be two numbers {case}")
-        for pair in _members(found, "pairs of ranks", case)
+        for pair in _members(result, "pairs of ranks", case)
     ]
     ranks = [tuple(whole(rank, f"each rank in a pair {case}") for rank in pair) for pair in pairs]
     once = {(a, b) for a, b in ranks}
@@ -329,31 +328,31 @@ def _pairs(found: Any, case: str) -> set[tuple[int, int]]:
     expect(
         right,
         f"each pair of ranks once, as (a, b) with a < b, {case}; yours are {_show(ranks)}",
-        hint="Keep a pair only if a < b, compared as numbers: then none is there twice, and no rank is with itself.",
+        hint="Keep a pair only if a < b, compared as numbers: then no pair appears twice, and no rank twice in a pair.",
     )
     return once
 
 
-def _numbers(found: Any, what: str, case: str) -> set[int]:
-    numbers = [whole(one, f"each of the {what} {case}") for one in _members(found, what, case)]
+def _numbers(result: Any, what: str, case: str) -> set[int]:
+    numbers = [whole(member, f"each of the {what} {case}") for member in _members(result, what, case)]
     once = set(numbers)
     expect(len(once) == len(numbers), f"each of the {what} once {case}; yours are {short(sorted(numbers))}")
     return once
 
 
-def _members(found: Any, what: str, case: str) -> list[Any]:
-    several = isinstance(found, set | frozenset | list | tuple)
-    expect(several, f"a set of {what} {case}; it is {describe(found)}")
-    return list(found)
+def _members(result: Any, what: str, case: str) -> list[Any]:
+    is_group = isinstance(result, set | frozenset | list | tuple)
+    expect(is_group, f"a set of {what} {case}; it is {describe(result)}")
+    return list(result)
 
 
-def _show(found: Any) -> str:
+def _show(members: Any) -> str:
     """Return members in order, as Python writes a set."""
-    return f"{{{', '.join(map(str, sorted(found)))}}}" if found else "set()"
+    return f"{{{', '.join(map(str, sorted(members)))}}}" if members else "set()"
 
 
 def _distributed(answer: str, *args: object) -> tuple[Run, list[list[dict[str, Any]]]]:
-    """Run a script on ranks; return each rank's reports, one a run of its main."""
+    """Run a script on ranks; return the reports of each rank, one for each run of its main."""
     run = run_answer(RANKS, PROBE, answer, args[0], RATE, *args[1:], timeout=180)
     return run, reports(run)
 
@@ -370,70 +369,68 @@ def _expect_rate(ranks: list[dict[str, Any]], when: str) -> None:
     expect(
         wrong is None,
         f"the learning rate to be {ranks[0]['right_rate']:.4g} in {when}, with a warm-up of 4 epochs; it is {wrong}. "
-        "Is the warm-up given in steps, and do steps count since the first epoch?",
-        hint="The step that learning_rate() wants is epoch * steps + step, and its warm-up args.warmup * steps.",
+        "Is the warm-up given in steps, and are steps counted from the first epoch?",
+        hint="The step for learning_rate() is epoch * steps + step, and its warm-up is args.warmup * steps.",
     )
 
 
 def _check_reports(history: list[dict[str, Any]], run: Run) -> None:
-    """Check that rank 0 alone prints the line about each epoch."""
+    """Check that rank 0, and no other, prints a line for each epoch."""
     printed = [[line for line in lines if line and not NOISE.search(line)] for lines in run.lines]
     forms = set()
-    expect(
-        len(history) == 4, f"an entry of the history for each epoch, in {{out}}/log.json; {len(history)} of 4 are there"
-    )
+    expect(len(history) == 4, f"an entry in {{out}}/log.json for each of 4 epochs; there are {len(history)}")
     for entry in history:
         lacking = {line: _lacking(line, entry) for line in printed[0] if not line.startswith("largest difference")}
         least = min(lacking.values(), key=len, default=FIGURES)
         lines = [line for line, lacks in lacking.items() if lacks == least]
         about = f"epoch {entry['epoch']}, with loss {entry['loss']:.3f} and accuracy {entry['accuracy']:.3f},"
-        told = f"{short(lines[-1])} lacks the {' and the '.join(least)}" if len(least) < 2 else "there is none"
+        problem = f"{short(lines[-1])} lacks the {' and the '.join(least)}" if len(least) < 2 else "there is none"
         expect(
             not least,
-            f"a line from rank 0 about each epoch, with epoch, loss and accuracy (step 6). About {about} {told}",
+            f"a line from rank 0 for each epoch, with epoch, loss and accuracy (step 6). For {about} {problem}",
             hint="history[-1] is a dict: history[-1]['epoch'], history[-1]['loss'] and history[-1]['accuracy'].",
         )
         forms |= {NUMBER.sub("#", line) for line in lines}
     for rank, lines in enumerate(printed[1:], start=1):
         like = next((line for line in lines if NUMBER.sub("#", line) in forms), "")
-        expect(not like, f"reports from rank 0 alone (step 6); rank {rank} printed {short(like)} as well")
+        expect(not like, f"reports from rank 0 only (step 6); rank {rank} also printed {short(like)}")
 
 
 def _lacking(line: str, entry: dict[str, Any]) -> tuple[str, ...]:
-    """Return the figures of an epoch that a line lacks, however they are rounded."""
+    """Return the figures of an epoch that a line lacks; rounding is allowed."""
     texts = [Decimal(text) for text in NUMBER.findall(line)]
 
     def has(figure: float, digits: int = 0) -> bool:
-        """Whether the line has it, with at least `digits` decimals: a single 2 may be the epoch."""
+        """Return whether the line contains it, with at least `digits` decimals: a bare 2 may be the epoch."""
         places = [(float(text), int(text.as_tuple().exponent)) for text in texts]
-        return any(abs(found - figure) <= 0.51 * 10.0**last for found, last in places if last <= -digits)
+        return any(abs(number - figure) <= 0.51 * 10.0**last for number, last in places if last <= -digits)
 
     epoch, loss, accuracy = entry["epoch"], entry["loss"], entry["accuracy"]
-    there = (epoch in texts, has(loss, 1), has(accuracy, 1) or has(100 * accuracy))
-    return tuple(name for name, found in zip(FIGURES, there, strict=True) if not found)
+    present = (epoch in texts, has(loss, 1), has(accuracy, 1) or has(100 * accuracy))
+    return tuple(name for name, is_there in zip(FIGURES, present, strict=True) if not is_there)
 
 
 def _equals_one_process(ranks: list[dict[str, Any]]) -> None:
-    """Check the weights: equal on all ranks, and those of one process on all digits."""
+    """Check that the weights are equal on all ranks, and equal those of one process on all digits."""
     first = ranks[0]
     expect(
         first["spread"] == 0 or not any(rank["own_start"] for rank in ranks),
-        f"all ranks to hold the same weights; they differ by {first['spread']:.3g}, as each continued from its own "
-        "start. Not all of it came from rank 0 (step 5)",
+        f"all ranks to hold the same weights; they differ by {first['spread']:.3g}, as each rank kept its own start. "
+        "Not all of it came from rank 0 (step 5)",
         hint="hvd.broadcast_variables(list, root_rank=0), with [v.value for v in …] in the list.",
     )
     expect(
         first["spread"] == 0,
-        f"all ranks to hold the same weights; they began alike and drifted apart by {first['spread']:.3g}. Their "
+        f"all ranks to hold the same weights; they started equal and drifted apart by {first['spread']:.3g}. Their "
         "gradients are not averaged (step 4)",
-        hint="Wrap the tape: tape = hvd.DistributedGradientTape(tape). Then tape.gradient(…) gives averages.",
+        hint="Wrap the tape: tape = hvd.DistributedGradientTape(tape). Then tape.gradient(…) returns averages.",
     )
     if first["error"] < EXACT:
         return
     mistake, _, rank = first.get("mistake", "").partition(" ")
     why, hint = MISTAKES[mistake or ("rounded" if first["error"] < ROUNDED else "other")]
     refuse(
-        f"{RANKS} ranks to take the steps that one process takes with all digits; the weights are off by "
+        f"{RANKS} ranks to take the same steps as one process on all digits; the weights are off by "
         f"{_percent(first['error'])} of the distance they moved. {why.format(rank=rank)}",
         hint,
     )

@@ -1,13 +1,13 @@
-"""A probe of lab 07: runs a student's training script. Started by `lab07` on some ranks:
+"""Probe for lab 07: run a student's training script and report its weights. `lab07` starts it on several ranks:
 
     mpirun -n 3 python lab07_ranks.py SCRIPT train RATE OUT
     mpirun -n 3 python lab07_ranks.py SCRIPT fit RATE
 
-Calls SCRIPT's main, which returns (model, optimizer), for each of `RUNS`, and reports each run. With "train", the last
-run continues from the checkpoint of the one before, which only rank 0 has: each rank behaves as on a node of its own,
-with its own folder and local rank 0.
+For each case in `RUNS`, call SCRIPT's main, which returns (model, optimizer), and report the result. With "train", the
+last run resumes from the checkpoint of the previous run. Only rank 0 has it: every rank behaves as if it were alone on
+a node, with a separate folder and local rank 0.
 
-The order of the digits doesn't matter: where an epoch has several steps, a rank's share is one digit many times.
+The order of the digits doesn't matter: if an epoch has several steps, a rank's share repeats a single digit.
 """
 
 import functools
@@ -31,19 +31,19 @@ from labkit.data.digits import Digits, load_digits
 from labkit.exercises.ranks import fail, load, report, watched
 from labkit.models.mnist import mnist_cnn
 
-gc.freeze()  # exclude imported objects from the garbage that `clear_session` collects in each run
+gc.freeze()  # keep imported objects out of the garbage collection that `clear_session` runs each time
 
 RANKS = MPI.COMM_WORLD
-# Seconds in one line, which takes two or three on an idle machine when TensorFlow traces it, and in all. All of fit is
-# one line.
+# Seconds for one line of the script, and for the whole run. A line that makes TensorFlow trace takes two or three
+# seconds on an idle machine, and fit is a single line.
 LINE_LIMIT_S, TOTAL_LIMIT_S = {"train": 20.0, "fit": 40.0}, 120.0
-EXACT = 1e-3  # a share of the distance that the weights moved: the effect of rounding in another order
-RESUMED = ", in a run that continues from the checkpoint, which rank 0 alone reads (step 5 has to give it to all)"
+EXACT = 1e-3  # tolerance, as a share of the distance that the weights moved: rounding in another order
+RESUMED = ", in a run that resumes from the checkpoint, which only rank 0 reads (step 5 must broadcast its contents)"
 WRITE = tf.train.Checkpoint.write
 
 
 class Case(NamedTuple):
-    """A run of the script: its first and last epoch, steps per epoch, and digits per rank and step."""
+    """One run of the script: its range of epochs, the steps per epoch, and the digits per rank in each step."""
 
     first: int
     last: int
@@ -54,12 +54,12 @@ class Case(NamedTuple):
 
     @property
     def digits(self) -> int:
-        """The number of digits: all ranks have the same number, and the most possible are left over."""
+        """The number of digits: equal shares for all ranks, plus as many left over as possible."""
         return RANKS.size * (self.steps * self.batch + 1) - 1
 
     @property
     def multiples(self) -> list[float]:
-        """The learning rate of each step, as a multiple of one rank's."""
+        """The learning rate of each step, as a multiple of the rate for one rank."""
         until = self.warmup * self.steps
         shares = [
             min(1, step / until) if until else 1 for step in range(self.first * self.steps, self.last * self.steps)
@@ -71,37 +71,37 @@ RUNS = {
     "train": (
         Case(0, 2, steps=1, batch=42, arguments=("--warmup", "1"), warmup=1),
         Case(0, 2, steps=3, batch=8, arguments=("--warmup", "4"), warmup=4),
-        # The same number of steps per epoch as before, so that an optimizer's own count continues as well.
+        # The same number of steps per epoch as in the previous run, so that `optimizer.iterations` also continues.
         Case(2, 4, steps=3, batch=8, arguments=("--warmup", "4", "--resume"), warmup=4),
     ),
     "fit": (Case(0, 2, steps=2, batch=8, arguments=()),),
 }
 
 
-ALIKE = {case.digits for cases in RUNS.values() for case in cases if case.steps > 1}
-checkpoints: list[str] = []  # the script wrote these on this rank in a run
+REPEATED = {case.digits for cases in RUNS.values() for case in cases if case.steps > 1}
+checkpoints: list[str] = []  # paths that the script wrote on this rank in the current run
 
 
 def shares(n: int) -> list[np.ndarray]:
-    """Return the indices of the digits that each rank trains on, by the script's own module."""
+    """Return the indices of the digits that each rank trains on, from the script's module `plan`."""
     shard = importlib.import_module("plan").shard
     return [np.asarray(shard(n, rank, RANKS.size)) for rank in range(RANKS.size)]
 
 
 def digits_for_script(n_train: int, n_test: int) -> Digits:
-    """Replace `load_digits` for the script: where an epoch has several steps, each share is one digit."""
+    """Stand in for `load_digits`: if an epoch has several steps, each share repeats a single digit."""
     digits = load_digits(n_train, n_test)
-    if n_train not in ALIKE:
+    if n_train not in REPEATED:
         return digits
     x, y = digits.x_train.copy(), digits.y_train.copy()
-    _, firsts = np.unique(y, return_index=True)  # of each class
+    _, firsts = np.unique(y, return_index=True)  # the first digit of each class
     for share, first in zip(shares(n_train), firsts, strict=False):
         x[share], y[share] = digits.x_train[first], digits.y_train[first]
     return replace(digits, x_train=x, y_train=y)
 
 
 def write(self: tf.train.Checkpoint, *args: Any, **kwargs: Any) -> str:
-    """Write a checkpoint, and note it."""
+    """Write a checkpoint and record its path."""
     checkpoints.append(WRITE(self, *args, **kwargs))
     return checkpoints[-1]
 
@@ -112,7 +112,7 @@ def flat(model: keras.Model) -> np.ndarray:
 
 
 def nearer(weights: np.ndarray, to: np.ndarray, than: np.ndarray) -> bool:
-    """Return whether weights are nearer to `to` than to `than`."""
+    """Return whether the weights are closer to `to` than to `than`."""
     return bool(np.linalg.norm(weights - to) < np.linalg.norm(weights - than))
 
 
@@ -120,9 +120,10 @@ def nearer(weights: np.ndarray, to: np.ndarray, than: np.ndarray) -> bool:
 def one_process(
     cases: tuple[Case, ...] = (), rate: float = 0.0, seed: int = 0, ranks: int | None = None
 ) -> list[np.ndarray]:
-    """Return the weights of one process: at its start, as the script's rank `seed`, and after each run.
+    """Return the weights of a single process at the start and after each case.
 
-    It trains on the digits of all ranks, or of the first `ranks`.
+    It starts with the weights of the script's rank `seed`, and trains on the digits of all ranks, or of the first
+    `ranks`.
     """
     keras.utils.set_random_seed(seed)
     model, optimizer = mnist_cnn(), keras.optimizers.SGD(momentum=0.9)
@@ -142,28 +143,28 @@ def one_process(
 
 
 def mistaken(case: Case, rate: float) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield mistakes, and the weights after a first run with each."""
+    """Yield the name of each known mistake, and the weights that it gives after the first run."""
     yield "sum", one_process((case,), RANKS.size * rate)[-1]
     yield "share", one_process((case,), rate, ranks=1)[-1]
     for seed in range(1, RANKS.size):
         yield f"start {seed}", one_process((case,), rate, seed)[-1]
 
 
-def begun_alike(learning_rate: Callable[..., Any]) -> Callable[..., Any]:
-    """Make all ranks compare the first step whose learning rate they request: otherwise they would hang later."""
-    begun = False
+def compare_first_steps(learning_rate: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap `learning_rate` so that ranks compare their first step: if they differ, the run would hang later."""
+    is_first = True
 
     @functools.wraps(learning_rate)
     def compared(*args: Any, **kwargs: Any) -> Any:
-        nonlocal begun
-        if not begun:
-            begun = True
-            first = RANKS.allgather(int(args[0] if args else kwargs["step"]))
-            if len(set(first)) > 1:
-                steps = ", ".join(f"rank {rank} begins with step {step}" for rank, step in enumerate(first))
+        nonlocal is_first
+        if is_first:
+            is_first = False
+            first, *others = RANKS.allgather(int(args[0] if args else kwargs["step"]))
+            if any(step != first for step in others):
+                steps = ", ".join(f"rank {rank} at step {step}" for rank, step in enumerate(others, start=1))
                 fail(
-                    f"Expected all ranks to continue with the same step after --resume; {steps}. Rank 0 alone reads "
-                    "the checkpoint: step 5 has to give `done` to all"
+                    f"Expected all ranks to continue from the same step after --resume; rank 0 starts at step {first}, "
+                    f"{steps}. Only rank 0 reads the checkpoint, so step 5 must broadcast `done` too"
                 )
         return learning_rate(*args, **kwargs)
 
@@ -173,24 +174,24 @@ def begun_alike(learning_rate: Callable[..., Any]) -> Callable[..., Any]:
 def run(
     main: Callable[..., Any], script: str, arguments: list[str], line_limit_s: float, resumed: bool
 ) -> tuple[keras.Model, Any]:
-    """Call the script's main, and return its model and optimizer."""
+    """Call the script's main and return its model and optimizer."""
     where = f"on rank {RANKS.rank} of {RANKS.size}{RESUMED * resumed}"
     variables = main.__globals__
     if resumed and callable(variables.get("learning_rate")):
-        variables["learning_rate"] = begun_alike(variables["learning_rate"])
-    # As in a fresh process, layers are numbered from the start: they are in the names by which Horovod pairs gradients.
+        variables["learning_rate"] = compare_first_steps(variables["learning_rate"])
+    # Number layers from the start, as in a fresh process: Horovod matches gradients by names that contain the numbers.
     keras.backend.clear_session()
     with watched(script, where, line_limit_s=line_limit_s, total_limit_s=TOTAL_LIMIT_S):
-        got = main(arguments)
-    match got:
+        result = main(arguments)
+    match result:
         case (keras.Model() as model, keras.optimizers.Optimizer() as optimizer):
             return model, optimizer
-    what = ", ".join(type(part).__name__ for part in got) if isinstance(got, tuple) else type(got).__name__
-    fail(f"Expected main to return model and optimizer, as it does in the cell; it returned {what}", where)
+    what = ", ".join(type(part).__name__ for part in result) if isinstance(result, tuple) else type(result).__name__
+    fail(f"Expected main to return model and optimizer, as the original script does; it returned {what}", where)
 
 
 def main() -> None:
-    """Run the script for each case, gather the ranks' weights, and report."""
+    """Run the script for each case, gather the weights of all ranks, and report."""
     script, kind, rate, *out = sys.argv[1:]
     labkit.data.load_digits = digits_for_script  # type: ignore[assignment]
     tf.train.Checkpoint.write = write
@@ -201,7 +202,7 @@ def main() -> None:
     runs: list[dict[str, Any]] = []
     chain: tuple[Case, ...] = ()
     for case in RUNS[kind]:
-        chain = (*chain, case) if case.first else (case,)  # the runs that it continues
+        chain = (*chain, case) if case.first else (case,)  # this run and those that it continues
         checkpoints.clear()
         sizes = {"--digits": case.digits, "--batch": case.batch, "--epochs": case.last, "--lr": rate}
         arguments = [*(str(word) for pair in sizes.items() for word in pair), *case.arguments]
@@ -222,13 +223,13 @@ def main() -> None:
             moved = np.abs(right - start).max()
             findings["error"] = float(np.abs(weights[0] - right).max() / moved)
             if findings["spread"] == 0 and findings["error"] >= EXACT and not runs:
-                tried = mistaken(case, float(rate))
-                found = (mistake for mistake, wrong in tried if np.abs(weights[0] - wrong).max() < EXACT * moved)
-                findings["mistake"] = next(found, "")
+                mistakes = mistaken(case, float(rate))
+                matches = (name for name, wrong in mistakes if np.abs(weights[0] - wrong).max() < EXACT * moved)
+                findings["mistake"] = next(matches, "")
             log = folder / "log.json" if folder else None
             findings["history"] = json.loads(log.read_text())["history"] if log and log.is_file() else []
         runs.append(findings)
-        # A run can continue from a checkpoint only if the one before was right.
+        # A run can resume from a checkpoint only if the previous run was right.
         if not all(RANKS.allgather(findings["spread"] == 0 and findings["wrote"] == (RANKS.rank == 0))):
             break
     report(runs)

@@ -1,4 +1,4 @@
-"""Checks of lab 08: flags within limits, a rank's images, nodes to request, accumulation, what the rounds show."""
+"""Checks of lab 08: flags within limits, a rank's images, nodes to request, accumulation, and a diagnosis."""
 
 import functools
 import itertools
@@ -19,7 +19,7 @@ from labkit.system.words import plural
 lab = Lab("08")
 
 
-LR_INIT, BASE_BATCH = 0.256, 256  # Bede's rate, and the images a step that it is for
+LR_INIT, BASE_BATCH = 0.256, 256  # Bede's rate, and the images per step that it is for
 
 
 @lab.exercise(
@@ -28,21 +28,21 @@ LR_INIT, BASE_BATCH = 0.256, 256  # Bede's rate, and the images a step that it i
         "How many images does the run see in its hours, and how many epochs are that? What is the peak, once you have "
         "the batch? Only then turn both into flags.",
         "The program multiplies --lr_init by batch / 256, so divide the peak by that. In a warm-up of n steps from 0 "
-        "to the peak, the rate rises by peak / n a step. How many epochs are n steps?",
+        "to the peak, the rate rises by peak / n per step. How many epochs are n steps?",
         "epochs = int(hours * 3600 * speed / images); peak = min(0.256 * batch / 256, max_rate); lr_init = peak * 256 "
         "/ batch; warm-up in epochs = peak / max_rise * batch / images.",
     ),
 )
 def limits_kept(answer: Callable[..., Any]) -> None:
-    """As long as the hours admit, the linear rule's peak or the limit, and the shortest warm-up."""
+    """As many epochs as the hours allow, the linear rule's peak or the limit, and the shortest warm-up."""
 
     def decide(
         images: int, batch: int, speed: float, hours: float, max_rate: float, max_rise: float, rounding: float = 1e-9
     ) -> None:
         case = f"choose_flags({images}, {batch}, {speed:g}, {hours:g}, {max_rate:g}, {max_rise:g})"
-        got = parts(call(answer, images, batch, speed, hours, max_rate, max_rise), 3, f"{case} to be three values")
-        epochs = whole(got[0], f"num_iter of {case}")
-        lr_init, warmup = number(got[1], f"lr_init of {case}"), number(got[2], f"lr_warmup_epochs of {case}")
+        flags = parts(call(answer, images, batch, speed, hours, max_rate, max_rise), 3, f"{case} to be three values")
+        epochs = whole(flags[0], f"num_iter of {case}")
+        lr_init, warmup = number(flags[1], f"lr_init of {case}"), number(flags[2], f"lr_warmup_epochs of {case}")
         fit = hours * 3600 * speed / images
         expect(
             epochs <= fit * (1 + rounding),
@@ -59,16 +59,16 @@ def limits_kept(answer: Callable[..., Any]) -> None:
         expect(steps > 0, f"the warm-up of {case} to be longer than 0, as the rate cannot jump; it is {warmup:g}")
         expect(
             right / steps <= max_rise * (1 + 1e-5),
-            f"the rate of {case} to rise by {max_rise:g} a step at most; in {warmup:.4g} epochs, {steps:.4g} steps, it "
-            f"rises by {right / steps:.5g} a step",
+            f"the rate of {case} to rise by {max_rise:g} per step at most; in {warmup:.4g} epochs, {steps:.4g} steps, "
+            f"it rises by {right / steps:.5g} per step",
         )
         expect(
             right / steps >= max_rise * (1 - 1e-5),
-            f"the warm-up of {case} to be as short as it may; in {warmup:.4g} epochs, {steps:.4g} steps, the rate "
-            f"rises by only {right / steps:.5g} a step",
+            f"the warm-up of {case} to be as short as allowed; in {warmup:.4g} epochs, {steps:.4g} steps, the rate "
+            f"rises by only {right / steps:.5g} per step",
         )
         for value, spec, name in zip(
-            got, ("<3", ".3f", ".1f"), ("num_iter", "lr_init", "lr_warmup_epochs"), strict=True
+            flags, ("<3", ".3f", ".1f"), ("num_iter", "lr_init", "lr_warmup_epochs"), strict=True
         ):
             expect(
                 has_format(value, spec),
@@ -82,7 +82,7 @@ def limits_kept(answer: Callable[..., Any]) -> None:
         (1_000_000, 65_536, 50_000, 1, 8, 0.01),
         (2_000, 64, 1_250, 0.01, 0.05, 0.002),
         (1_000_000, 262_144, 1_000_000, 0.001, 10, 0.001),  # a warm-up that is longer than the run
-        (1_000_000, 1024, 1_000, 0.2, 10, 0.001),  # not one epoch
+        (1_000_000, 1024, 1_000, 0.2, 10, 0.001),  # less than one epoch
     ]:
         decide(*case)
     decide(16_384, 64, 1_024, 1, 10, 0.001, rounding=0)  # exactly 225 epochs, in whichever order it is computed
@@ -100,10 +100,10 @@ def limits_kept(answer: Callable[..., Any]) -> None:
 @lab.exercise(
     2,
     hints=(
-        "Write the images of all epochs one after the other: the stream. How many of them does one step of all ranks "
+        "Put the images of all epochs one after the other: the stream. How many of them does one step of all ranks "
         "take, and where does step `step` begin?",
-        "Rank r takes the r-th `batch` of them, from (step * ranks + rank) * batch on. Place p of the stream is in "
-        "epoch p // n, at place p % n.",
+        "`rank` takes `batch` of them, starting at (step * ranks + rank) * batch. Place p of the stream is in epoch "
+        "p // n, at place p % n.",
         "[order(p // n)[p % n] for p in range(first, first + batch)]",
     ),
 )
@@ -115,19 +115,19 @@ def shares(answer: Callable[..., Any]) -> None:
         orders = _Orders(n, last=(first + ranks * batch - 1) // n, seed=seed)
         right = [int(orders.right(place // n)[place % n]) for place in range(first, first + ranks * batch)]
         case = f"step {step} with {n} images and {ranks} {'rank' if ranks == 1 else 'ranks'} × {batch}"
-        case += ", by another order than in the calls before," * (seed > 0)
-        got = [image for rank in range(ranks) for image in _images(answer, step, rank, ranks, batch, n, orders)]
-        often = [image for image in sorted(set(got)) if got.count(image) > right.count(image) > 0]
+        case += ", with a different order than in earlier calls," * (seed > 0)
+        taken = [image for rank in range(ranks) for image in _images(answer, step, rank, ranks, batch, n, orders)]
+        often = [image for image in sorted(set(taken)) if taken.count(image) > right.count(image) > 0]
         expect(not often, f"{case} to take no image more often than the stream has it there; yours repeats {often}")
         expect(
-            sorted(got) == sorted(right),
-            f"{case} to take {sorted(right)}, the next {ranks * batch} of the stream; yours takes {sorted(got)}",
+            sorted(taken) == sorted(right),
+            f"{case} to take {sorted(right)}, the next {ranks * batch} of the stream; yours takes {sorted(taken)}",
         )
 
     for n, ranks, batch in [(12, 1, 4), (12, 2, 3), (12, 3, 2), (10, 2, 3), (10, 3, 4), (5, 2, 4), (3, 2, 5)]:
         for step in range(4):
             decide(step, n, ranks, batch)
-    decide(0, 10, 2, 3, seed=1)  # another order of as many images: nothing may be kept from the calls before
+    decide(0, 10, 2, 3, seed=1)  # another order of as many images: an answer must not cache orders
     for_all(
         decide,
         examples=50,
@@ -139,56 +139,55 @@ def shares(answer: Callable[..., Any]) -> None:
 
 
 class _Orders:
-    """The `order` of a set: a permutation for each epoch, the same array each time, as in the notebook."""
+    """The `order` of a set: a permutation for each epoch, the same array in each call, as in the notebook."""
 
     def __init__(self, n: int, last: int, seed: int) -> None:
         self.n = n
         self.last = last
         self.seed = seed
-        self.given: dict[int, np.ndarray] = {}
+        self.returned: dict[int, np.ndarray] = {}
 
     def order(self, epoch: int, /) -> np.ndarray:
-        """Return an epoch's order; as in the notebook, by position, and for two epochs more than the step needs."""
+        """Return an epoch's order, by position as in the notebook; two epochs beyond the step also exist."""
         number = as_number(epoch)
         if not isinstance(number, int) or number < 0:
-            raise ValueError(f"order({short(epoch)}): epochs are whole numbers from 0 on")
+            raise ValueError(f"order({short(epoch)}): epochs are integers from 0 on")
         if number > self.last + 2:
-            raise IndexError(f"order({number}): there is no such epoch yet, and this step ends in epoch {self.last}")
-        return self.given.setdefault(number, self.right(number))
+            raise IndexError(f"order({number}): there is no such epoch yet; this step ends in epoch {self.last}")
+        return self.returned.setdefault(number, self.right(number))
 
     def right(self, epoch: int) -> np.ndarray:
         return np.random.default_rng((self.n, epoch, self.seed)).permutation(self.n)
 
     def unchanged(self) -> bool:
-        return all(np.array_equal(given, self.right(epoch)) for epoch, given in self.given.items())
+        return all(np.array_equal(order, self.right(epoch)) for epoch, order in self.returned.items())
 
 
 def _images(
     answer: Callable[..., Any], step: int, rank: int, ranks: int, batch: int, n: int, orders: _Orders
 ) -> list[int]:
     """Return a rank's images as a list; reject an answer that is anything else."""
-    got = call(_drained(answer), step, rank, ranks, batch, n, orders.order)
+    picks = call(_drained(answer), step, rank, ranks, batch, n, orders.order)
     case = f"my_images(step={step}, rank={rank}, ranks={ranks}, batch={batch}, n={n}, order)"
     expect(orders.unchanged(), f"the arrays that order(epoch) returns to stay as they were; {case} changed one")
-    row = isinstance(got, Iterable) and not isinstance(got, str | bytes | dict) and getattr(got, "ndim", 1) == 1
-    expect(row, f"{case} to be a list or an array of one dimension; it is {describe(got)}")
-    got = list(got)
-    expect(len(got) == batch, f"{case} to have {batch} images; it has {len(got)}")
-    images = [whole(image, f"image {place} of {case}") for place, image in enumerate(got)]
+    row = isinstance(picks, Iterable) and not isinstance(picks, str | bytes | dict) and getattr(picks, "ndim", 1) == 1
+    expect(row, f"{case} to be a list or an array of one dimension; it is {describe(picks)}")
+    images = [whole(image, f"image {place} of {case}") for place, image in enumerate(list(picks))]
+    expect(len(images) == batch, f"{case} to have {batch} images; it has {len(images)}")
     expect(all(0 <= image < n for image in images), f"{case} to be numbers from 0 to {n - 1}; it is {images}")
     return images
 
 
-LONGEST = 10_000  # parts that are taken of an answer which yields them: more than any right one has
+MAX_PARTS = 10_000  # per generator: more than any right answer yields
 
 
 def _drained(answer: Callable[..., Any]) -> Callable[..., Any]:
-    """Return an answer whose parts are all there when it returns, also where it yields them one by one."""
+    """Return a function with the answer's result; if the answer yields its parts, as a list of them."""
 
-    @functools.wraps(answer)  # its name and signature, which messages show
+    @functools.wraps(answer)  # messages show its name and signature
     def whole_answer(*args: Any) -> Any:
-        got = answer(*args)
-        return list(itertools.islice(got, LONGEST)) if isinstance(got, Iterator) else got
+        result = answer(*args)
+        return list(itertools.islice(result, MAX_PARTS)) if isinstance(result, Iterator) else result
 
     return whole_answer
 
@@ -196,16 +195,16 @@ def _drained(answer: Callable[..., Any]) -> Callable[..., Any]:
 @lab.exercise(
     3,
     hints=(
-        "How long does the job take on n nodes? How many images has a step of all of them, how many steps are needed? "
-        "Then add what isn't a step.",
+        "How long does the job take on n nodes? How many images does a step on all of them take, and how many steps "
+        "are needed? Then add the hours that aren't steps.",
         "Node-hours are n times the hours of the whole job. Which of 1, 2, … largest keep both the deadline and the "
         "budget?",
-        "job_hours = fixed + images / (n * batch) * seconds_of(n) / 3600; return an n of range(1, largest + 1) with "
+        "job_hours = fixed + images / (n * batch) * seconds_of(n) / 3600; return an n in range(1, largest + 1) with "
         "job_hours <= hours and n * job_hours <= budget, else 0.",
     ),
 )
 def node_hours(answer: Callable[..., Any]) -> None:
-    """Any number of nodes that keeps deadline, budget and the largest step; 0 only where none does."""
+    """Any number of nodes that keeps deadline, budget and largest step; 0 only if none does."""
 
     def decide(
         hours: float,
@@ -225,7 +224,7 @@ def node_hours(answer: Callable[..., Any]) -> None:
         case = f"choose_nodes(seconds_of, {images}, 250, {fixed:g}, {hours:g}, {budget:g}, {largest}) with steps of "
         case += f"max(0.25 + {exchange:g} * (n - 1) / n, n * {reading:g}) s"
         n = whole(call(answer, seconds_of, images, 250, fixed, hours, budget, largest), case)
-        rounding = 1 + 1e-9  # at a limit, both answers are right; a step more, should an answer round up
+        rounding = 1 + 1e-9  # at a limit, both answers are right; one step more, in case an answer rounds up
         clear = [m for m in range(1, largest + 1) if max(job(m, 1) / hours, m * job(m, 1) / budget) * rounding < 1]
         keep = plural(clear[0], "node") if len(clear) == 1 else f"{len(clear)} numbers of nodes"
         expect(n != 0 or not clear, f"{case} to find a number of nodes: {keep} would keep all limits; it is 0")
@@ -260,12 +259,12 @@ def node_hours(answer: Callable[..., Any]) -> None:
     4,
     hints=(
         "gradient_of returns a mean over its images. How do you get from the means of the pieces to the mean of all?",
-        "A mean times its number of images is a sum, and sums can be added up. The last piece may be smaller.",
+        "A mean times its number of images is a sum, and sums can be added. The last piece may be smaller.",
         "For each piece: total[i] += len(piece) / len(x) * gradient_of(piece, its labels)[i].",
     ),
 )
 def accumulation(answer: Callable[..., Any]) -> None:
-    """Equal to the gradient of all images at once, with few images at a time, for any number of arrays."""
+    """Equal to the gradient of all images at once, with at most `most` images at a time, for any number of arrays."""
 
     def decide(count: int, most: int, arrays: int = 2) -> None:
         rng = np.random.default_rng(count)
@@ -273,7 +272,7 @@ def accumulation(answer: Callable[..., Any]) -> None:
         pairs: list[tuple[int, int]] = []  # in all calls: the place of an image in x, and the label that came with it
         x, y = rng.normal(size=(count, 3, 2)), rng.integers(0, 4, count)
 
-        # By position, as the next cell's has other names for them.
+        # By position: the next cell's function has other names for its arguments.
         def gradient_of(images: Any, labels: Any, /) -> list[np.ndarray]:
             images, labels = np.asarray(images), np.asarray(labels)
             if len(images) != len(labels):
@@ -289,19 +288,19 @@ def accumulation(answer: Callable[..., Any]) -> None:
             pairs.extend(zip(_places(images, x), labels.tolist(), strict=True))
             return gradients
 
-        gradient_of.__qualname__ = "gradient_of"  # in what Python says of a wrong call
-        got = call(_drained(answer), gradient_of, x, y, most)
+        gradient_of.__qualname__ = "gradient_of"  # for Python's message on a wrong call
+        result = call(_drained(answer), gradient_of, x, y, most)
         case = f"for {count} images, {most} at a time"
         right = _softmax_gradients(x, y, arrays)
-        several = isinstance(got, list | tuple) or (
-            isinstance(got, np.ndarray) and got.dtype == object and got.ndim > 0
+        several = isinstance(result, list | tuple) or (
+            isinstance(result, np.ndarray) and result.dtype == object and result.ndim > 0
         )
-        expect(several, f"a list of gradients {case}; it is {describe(got)}")
-        found = [numeric_array(part) for part in got]
-        shapes = [describe(part) if array is None else array.shape for part, array in zip(got, found, strict=True)]
-        wanted = [part.shape for part in right]
-        expect(shapes == wanted, f"gradients of the shapes {' and '.join(map(str, wanted))} {case}; they are {shapes}")
-        off = max(float(np.abs(part - exact).max()) for part, exact in zip(found, right, strict=True))
+        expect(several, f"a list of gradients {case}; it is {describe(result)}")
+        sums = [numeric_array(part) for part in result]
+        shapes = [describe(part) if array is None else array.shape for part, array in zip(result, sums, strict=True)]
+        as_all = [part.shape for part in right]
+        expect(shapes == as_all, f"gradients of the shapes {' and '.join(map(str, as_all))} {case}; they are {shapes}")
+        off = max(float(np.abs(part - exact).max()) for part, exact in zip(sums, right, strict=True))
         scale = max(float(np.abs(part).max()) for part in right)
         if off < 1e-5 * scale:
             return
@@ -324,7 +323,7 @@ def accumulation(answer: Callable[..., Any]) -> None:
                 if twice
                 else f"Is it the mean over images, when {pieces}?"
             ),
-            hint="The last piece may be smaller than `most`: it has those images that are left." if twice else "",
+            hint="The last piece may be smaller than `most`: it has the remaining images." if twice else "",
         )
 
     for case in [(12, 4), (10, 4), (3, 8), (7, 1), (9, 8), (10, 4, 1), (10, 4, 5)]:
@@ -333,22 +332,22 @@ def accumulation(answer: Callable[..., Any]) -> None:
 
 
 def _listed(places: list[int]) -> str:
-    """Return "image 8", "images 6, 7"; of many the first few."""
+    """Return "image 8" or "images 6, 7"; of many, the first six."""
     several = ", ".join(map(str, places[:6])) + ", …" * (len(places) > 6)
     return f"image{'s' * (len(places) > 1)} {several}"
 
 
 def _places(images: np.ndarray, x: np.ndarray) -> list[int]:
-    """Return the place in x of each image; of its nearest, should an answer have rounded."""
+    """Return the place in x of each image, or of the nearest if an answer has rounded."""
     rows, known = images.reshape(len(images), 1, -1), x.reshape(len(x), -1)
     places: list[int] = np.abs(rows - known).sum(axis=2).argmin(axis=1).tolist()
     return places
 
 
 def _softmax_gradients(x: np.ndarray, y: np.ndarray, arrays: int) -> list[np.ndarray]:
-    """Return `arrays` gradients of a mean cross-entropy: the weights', then the biases', of one regression or more.
+    """Return `arrays` gradients of a mean cross-entropy: weights', then biases', of as many regressions as needed.
 
-    The weights have an axis of length 1, as those of a convolution may have.
+    The weights have an axis of length 1, as a convolution's may have.
     """
     rows = x.reshape(len(x), -1)
     gradients: list[np.ndarray] = []
@@ -361,14 +360,14 @@ def _softmax_gradients(x: np.ndarray, y: np.ndarray, arrays: int) -> list[np.nda
 
 
 SUSPECTS = {"reading": "32, no reading", "network": "32, accumulate 4"}
-# Of three rounds: by how much each differs from the others, in ways that have a mean of 0.
+# How far each of three rounds deviates: multiples with a mean of 0.
 DEVIATIONS = {"16": (1, 0, -1), "32": (0, 1, -1), "32, no reading": (-1, 0, 1), "32, accumulate 4": (1, -1, 0)}
-SMALL = 0.004  # of those, in the logarithm: so a gain of 3% is clear
-# Of those, in the logarithm of a run's own gain. With three rounds, an interval excludes 1 up to 0.4.
+SMALL = 0.004  # deviation of the logarithm at which a gain of 3% is still clear
+# Deviations as shares of the logarithm of a run's gain. With three rounds, an interval excludes 1 up to 0.4.
 STILL_CLEAR, HIGHER_IN_ALL, LOWER_IN_ONE = 0.3, 0.5, 1.6
 LARGER_HINT = (
     "Both runs show something here: which has the larger ratio, the .value of statistics.ratio? Mean or median speeds "
-    "may say something else, as each round has a ratio of its own."
+    "may rank them differently, as each round has its own ratio."
 )
 REST_HINT = (
     "Neither of the two runs shows anything here, so '32' and '16' decide, compared in the same way: is the .verdict "
@@ -379,8 +378,8 @@ REST_HINT = (
 @lab.exercise(
     5,
     hints=(
-        "With which run do you compare the one without reading, and the one that accumulates: with 16 workers or "
-        "with 32? And what must its interval exclude, before the run shows anything?",
+        "Which run do you compare with the one without reading, and the one that accumulates: 16 workers or 32? And "
+        "what must the interval exclude before the run shows anything?",
         "A gain is shown when the .verdict of statistics.ratio(speeds[run], speeds['32']) is 'faster'. Only if neither "
         "is shown, compare '32' with '16' in the same way.",
         "gains = {word: statistics.ratio(speeds[run], speeds['32']) …}; shown = [word for word, gain in gains.items() "
@@ -388,22 +387,22 @@ REST_HINT = (
     ),
 )
 def next_changes(answer: Callable[..., Any]) -> None:
-    """What the intervals show: the larger of two gains, else the speed of 32 workers, else nothing."""
+    """The intervals' conclusion: the larger of two gains, else the speed of 32 workers, else nothing."""
 
     def decide_on(speeds: dict[str, list[int]], why: str) -> None:
         ratios = {word: statistics.ratio(speeds[run], speeds["32"]) for word, run in SUSPECTS.items()}
         shown = [word for word, ratio in ratios.items() if ratio.verdict == "faster"]
         faster = statistics.ratio(speeds["32"], speeds["16"]).verdict == "faster"
         right = max(shown, key=lambda word: ratios[word].value) if shown else "batch" if faster else "measure"
-        case = "; ".join(f"{run}: {', '.join(map(str, each))}" for run, each in speeds.items())
-        got = call(answer, speeds)
+        case = "; ".join(f"{run}: {', '.join(map(str, rounds))}" for run, rounds in speeds.items())
+        word = call(answer, speeds)
         hint = ""
-        if len(shown) > 1 and str(got) in SUSPECTS:
+        if len(shown) > 1 and str(word) in SUSPECTS:
             hint = LARGER_HINT
-        elif not shown and str(got) in ("batch", "measure"):
+        elif not shown and str(word) in ("batch", "measure"):
             hint = REST_HINT
         with hinting(hint):
-            same(got, right, f"diagnose of {case}", because=why)
+            same(word, right, f"diagnose of {case}", because=why)
 
     def decide(
         scaling: float,
@@ -431,13 +430,13 @@ def next_changes(answer: Callable[..., Any]) -> None:
         (1.2, 1.2, 1.5, "", 0, "both help, the second more"),
         (1.2, 1.7, 1.3, "", 0, "both help, the first more"),
         (1.9, 1.0, 1.0, "", 0, "nothing helps, and 32 are faster than 16"),
-        (1.0, 1.0, 1.0, "", 0, "all are as fast"),
-        (1.0, 1.4, 1.0, SUSPECTS["reading"], LOWER_IN_ONE, "a higher mean whose interval has 1 in it"),
-        (1.9, 1.4, 1.0, SUSPECTS["reading"], LOWER_IN_ONE, "a higher mean whose interval has 1 in it"),
-        (1.0, 1.4, 1.0, SUSPECTS["reading"], HIGHER_IN_ALL, "higher in each round, yet its interval has 1 in it"),
-        (1.0, 1.0, 1.4, SUSPECTS["network"], HIGHER_IN_ALL, "higher in each round, yet its interval has 1 in it"),
-        (1.3, 1.0, 1.0, "16", LOWER_IN_ONE, "32 have a higher mean than 16, and the interval has 1 in it"),
-        (1.3, 1.0, 1.0, "16", HIGHER_IN_ALL, "32 are faster than 16 in each round, yet the interval has 1 in it"),
+        (1.0, 1.0, 1.0, "", 0, "all are equally fast"),
+        (1.0, 1.4, 1.0, SUSPECTS["reading"], LOWER_IN_ONE, "a higher mean whose interval includes 1"),
+        (1.9, 1.4, 1.0, SUSPECTS["reading"], LOWER_IN_ONE, "a higher mean whose interval includes 1"),
+        (1.0, 1.4, 1.0, SUSPECTS["reading"], HIGHER_IN_ALL, "higher in each round, yet its interval includes 1"),
+        (1.0, 1.0, 1.4, SUSPECTS["network"], HIGHER_IN_ALL, "higher in each round, yet its interval includes 1"),
+        (1.3, 1.0, 1.0, "16", LOWER_IN_ONE, "32 have a higher mean than 16, but the interval includes 1"),
+        (1.3, 1.0, 1.0, "16", HIGHER_IN_ALL, "32 are faster than 16 in each round, yet the interval includes 1"),
         (1.0, 0.6, 0.6, "", 0, "both are slower"),
         (1.9, 0.6, 1.0, "", 0, "one is slower, and 32 are faster than 16"),
         (1.0, 1.6, 1.2, SUSPECTS["reading"], LOWER_IN_ONE, "the larger gain is not shown"),
@@ -446,10 +445,10 @@ def next_changes(answer: Callable[..., Any]) -> None:
         (1.0, 1.0, 1.03, "", 0, "a gain of 3%, and its interval is above 1"),
     ]:
         decide(scaling, reading, network, noisy, noise, why=why)
-    # Two ratios that are nearly the same. Of the first pair, means say something else, of the second one medians.
+    # Two ratios that are nearly the same. Mean speeds rank the first pair differently, median speeds the second.
     for no_reading, why in [
-        ([29_241, 36_000, 44_321], "the larger ratio, 2.01 against 2.00"),
-        ([32_798, 34_480, 46_543], "the larger ratio, 2.08 against 2.01"),
+        ([29_241, 36_000, 44_321], "the larger ratio, 2.01 vs 2.00"),
+        ([32_798, 34_480, 46_543], "the larger ratio, 2.08 vs 2.01"),
     ]:
         rounds = {"16": [18_072, 18_000, 17_928], "32": [18_000, 18_072, 17_928], SUSPECTS["reading"]: no_reading}
         decide_on(rounds | {SUSPECTS["network"]: [36_180, 36_325, 36_035]}, why)

@@ -19,11 +19,11 @@ from labkit.exercises.values import describe, parts, same, whole
 lab = Lab("09")
 
 PROBE = Path(__file__).with_name("lab09_ranks.py")
-RANKS = 3  # a start takes seconds a rank
+RANKS = 3  # few: starting takes seconds per rank
 FIT_RANKS = 4  # with 2, a difference from rank 0 would be one between any two; with 3, one between neighbours in a ring
 HEIGHT, WIDTH = 41, 53  # 2,173 pixels: 3 ranks have no equal shares
 COLOURS, ITERATIONS = 6, 12
-NEAR = 0.2  # by which squared distances may differ in float32, whichever way they are computed: 3 * 255**2 / 2**20
+NEAR = 0.2  # squared distances in float32 may differ by this, however they are computed: 3 * 255**2 / 2**20
 IMPORTS = "import math\n\nimport daal4py as d4p\nimport numpy as np"  # of pieces.py
 
 
@@ -97,7 +97,7 @@ def labels(answer: Callable[..., Any]) -> None:
         wrong = int((away[np.arange(n), result] > away.min(axis=1) + NEAR).sum())
         expect(
             wrong == 0,
-            f"each pixel to get the nearest of the centroids as given {case}; {wrong} of {n} got another. Is it the "
+            f"each pixel to get the nearest of the centroids passed in {case}; {wrong} of {n} got another. Is it the "
             "distance over all three numbers, and has no iteration moved the centroids?",
         )
 
@@ -129,7 +129,7 @@ def shares(answer: Callable[..., Any]) -> None:
         cuts = []
         for rank in range(len(weights)):
             answered = call(answer, n, rank, weights)
-            ends = parts(answered, 2, f"two whole numbers, (start, stop), for rank {rank} {case}")
+            ends = parts(answered, 2, f"two integers, (start, stop), for rank {rank} {case}")
             for end, name in zip(ends, (f"{end} for rank {rank} {case}" for end in ("start", "stop")), strict=True):
                 whole(end, name, int_only=True)
                 expect(hasattr(end, "__index__"), f"{name} to be an int, for a slice; it is {describe(end)}")
@@ -147,7 +147,7 @@ def shares(answer: Callable[..., Any]) -> None:
         reach = (nonempty[0][1][0], nonempty[-1][1][1]) if nonempty else (0, 0)
         expect(reach == (0, n), f"the shares to reach from 0 to {n} {case}; they reach from {reach[0]} to {reach[1]}")
         for rank, ((start, stop), weight) in enumerate(zip(cuts, weights, strict=True)):
-            off = abs((stop - start) * sum(weights) - n * weight)  # in whole numbers, of which none is rounded
+            off = abs((stop - start) * sum(weights) - n * weight)  # in integers, so nothing is rounded
             expect(
                 off <= sum(weights),
                 f"{n * weight / sum(weights):.6g} pixels for rank {rank} {case}, give or take one; it gets "
@@ -268,13 +268,12 @@ def kmeans(answer: str) -> None:
         )
         expect(
             rank["labelled"] <= rank["wanted"][0],
-            f"labels_of to get the {rank['wanted'][0]} pixels of rank {at} there, and no others; it got "
-            f"{rank['labelled']}",
+            f"labels_of to get only the {rank['wanted'][0]} pixels of rank {at}; it got {rank['labelled']}",
         )
     wrote = [at for at, rank in enumerate(ranks) if rank["wrote"]]
     expect(wrote == [0], f"photo.png from rank 0 alone; it came from {f'ranks {wrote}' if wrote else 'no rank'}")
     first = ranks[0]
-    expect(first["shape"] is not None, "photo.png to be a picture; what is in the file is no PNG")
+    expect(first["shape"] is not None, "photo.png to be a picture; the file is not a PNG")
     expect(
         first["shape"] == first["photo"],
         f"a picture of {HEIGHT} rows and {WIDTH} columns; it has {first['shape'][0]} and {first['shape'][1]}",
@@ -286,14 +285,14 @@ def kmeans(answer: str) -> None:
     expect(
         first["same"] == 1,
         f"each pixel of photo.png to have the colour of its centroid; on {RANKS} ranks, "
-        f"{100 * (1 - first['same']):.0f}% have another. It takes the labels in the ranks' order, and the "
+        f"{100 * (1 - first['same']):.0f}% have another. It needs the labels in the ranks' order, and the "
         "palette",
     )
     _equals_one_process(first, RANKS)
 
 
 def _equals_one_process(first: dict[str, Any], ranks: int) -> None:
-    """Decide on the objective of the ranks' centroids against one process's."""
+    """Compare the objective of the ranks' centroids with one process's."""
     expect(
         math.isclose(first["objective"], first["batch"], rel_tol=1e-9),
         f"{ranks} ranks to find what one process finds from the same start in {ITERATIONS} iterations, objective "
@@ -303,7 +302,7 @@ def _equals_one_process(first: dict[str, Any], ranks: int) -> None:
 
 
 def _photo(answer: str) -> Path:
-    """Write a small picture of awkward size beside the answer, smooth as a photo is, and return its path."""
+    """Write a small picture of awkward size next to the answer, smooth as a photo is, and return its path."""
     down, right = np.mgrid[0:HEIGHT, 0:WIDTH]
     channels = (40 + 4 * down, 250 - 3 * right - down, 128 + 100 * np.sin(right / 7 + down / 11))
     noise = np.random.default_rng(0).normal(0, 6, (HEIGHT, WIDTH, 3))

@@ -140,8 +140,8 @@ def _wrong_sums(scores: np.ndarray, v: np.ndarray, seen: np.ndarray, d: int) -> 
 
 
 AXIS_HINT, PAST_HINT, CACHE_HINT = (
-    "Which axis of (heads, n, d) counts the tokens? The new ones are put behind the others along this one.",
-    "np.concatenate([first, second], axis=1) puts arrays one behind the other along axis 1, and returns a new array. "
+    "Which axis of (heads, n, d) counts the tokens? The new ones are put after the others along this one.",
+    "np.concatenate([first, second], axis=1) puts one array after the other along axis 1, and returns a new array. "
     "Which is the first? And what is there to do when `past` is None?",
     "if past is None: return k, v; then keys, values = past, and return np.concatenate([keys, k], axis=1), "
     "np.concatenate([values, v], axis=1)",
@@ -163,16 +163,16 @@ def remember(answer: Callable[..., Any]) -> None:
                 k, v = all_keys[:, m:], all_values[:, m:]
                 pasts[text] = call(answer, past, k, v)
                 two = parts(pasts[text], 2, f"a pair, all keys and all values, {case}")
-                for name, got, right in zip(("keys", "values"), two, (all_keys, all_values), strict=True):
-                    array = _array(got, f"the {name} {case} to be an array of shape {right.shape}")
+                for name, returned, right in zip(("keys", "values"), two, (all_keys, all_values), strict=True):
+                    array = _array(returned, f"the {name} {case} to be an array of shape {right.shape}")
                     wrong = {
                         "the new tokens came before those of the past": np.roll(right, n, axis=1),
                         "they were the values": all_values,
                         "they were the keys": all_keys,
                         "the past were forgotten": right[:, m:],
                         "the new tokens were left out": right[:, :m],
-                        "the new ones were put behind the others along axis 0, the heads": _joined(right, m, 0),
-                        "the new ones were put behind the others along axis 2, the numbers": _joined(right, m, 2),
+                        "the new ones were put after the others along axis 0, the heads": _joined(right, m, 0),
+                        "the new ones were put after the others along axis 2, the numbers": _joined(right, m, 2),
                     }
                     with hinting(AXIS_HINT if array.shape != right.shape else PAST_HINT):
                         _same(array, right, f"the {name} {case}", wrong)
@@ -187,9 +187,9 @@ def remember(answer: Callable[..., Any]) -> None:
 
     all_keys, all_values = _numbered(2, 5, 3, 0)  # the lab cuts a cache, and so makes pairs itself
     two = parts(call(answer, (all_keys[:, :3], all_values[:, :3]), all_keys[:, 3:], all_values[:, 3:]), 2, "a pair")
-    for name, got, right in zip(("keys", "values"), two, (all_keys, all_values), strict=True):
-        case = f"the {name} after 2 tokens behind a past of 3, which is not what remember returned last,"
-        _same(_array(got, f"{case} to be an array of shape {right.shape}"), right, case, {})
+    for name, returned, right in zip(("keys", "values"), two, (all_keys, all_values), strict=True):
+        case = f"the {name} with 2 tokens after a past of 3, which is not what remember returned last,"
+        _same(_array(returned, f"{case} to be an array of shape {right.shape}"), right, case, {})
 
 
 def _numbered(heads: int, tokens: int, d: int, text: int) -> tuple[np.ndarray, np.ndarray]:
@@ -240,7 +240,7 @@ def cost(answer: Callable[..., Any]) -> None:
     def decide(tokens: int, cached: int, model: Sizes, weight_bytes: float, kv_bytes: int) -> None:
         sizes = ", ".join(f"{name}={value}" for name, value in model._asdict().items())
         called = f"cost({tokens}, {cached}, model, {weight_bytes:g}, {kv_bytes}) of a model with {sizes}"
-        got = parts(
+        three = parts(
             call(answer, tokens, cached, model, weight_bytes, kv_bytes),
             3,
             f"{called} to be three numbers, the operations, the bytes of the weights and those of the cache",
@@ -271,7 +271,7 @@ def cost(answer: Callable[..., Any]) -> None:
             "these were the bytes of the cache": cache,
         }
         with hinting(PAIRS_HINT):
-            _same(_plain(got[0]), operations, f"the operations of {called}", wrong, ORDER_HINTS, rel=1e-9)
+            _same(_plain(three[0]), operations, f"the operations of {called}", wrong, ORDER_HINTS, rel=1e-9)
         wrong = {
             "the weights were read once for each token": weights * tokens,
             "the weights were those of each block": model.layers * weights,
@@ -281,7 +281,7 @@ def cost(answer: Callable[..., Any]) -> None:
         }
         with hinting(BYTES_HINT):
             _same(
-                _plain(got[1]), _plain(weights), f"the bytes of the weights of {called}", wrong, ORDER_HINTS, rel=1e-9
+                _plain(three[1]), _plain(weights), f"the bytes of the weights of {called}", wrong, ORDER_HINTS, rel=1e-9
             )
         wrong = {
             "all heads had keys and values of their own": cache * model.heads / model.kv_heads,
@@ -295,8 +295,8 @@ def cost(answer: Callable[..., Any]) -> None:
             "these were the bytes of the weights": weights,
         }
         with hinting(BYTES_HINT):
-            _same(_plain(got[2]), _plain(cache), f"the bytes of the cache of {called}", wrong, ORDER_HINTS, rel=1e-9)
-        for name, value in zip(("operations", "bytes of the weights", "bytes of the cache"), got, strict=True):
+            _same(_plain(three[2]), _plain(cache), f"the bytes of the cache of {called}", wrong, ORDER_HINTS, rel=1e-9)
+        for name, value in zip(("operations", "bytes of the weights", "bytes of the cache"), three, strict=True):
             expect(
                 has_format(value, ".1f"),
                 f"the {name} of {called} to be an int or a float, for the next cells to show; it is {describe(value)}",
@@ -345,7 +345,7 @@ FLOOR_HINT = (
     "A trained model has many groups of such small weights. Is there a least scale, or is something added to each? "
     "Only a group of zeros needs that; in any other it must be far below the scale, such as 1e-8."
 )
-ROUND_HINT = "np.round gives the nearest whole number; astype alone cuts off what is behind the point."
+ROUND_HINT = "np.round gives the nearest integer; astype alone cuts off what follows the point."
 
 
 @lab.exercise(4, hints=(GROUPS_HINT, SCALE_HINT, CODES_HINT))
@@ -354,10 +354,10 @@ def in_groups(answer: Callable[..., Any]) -> None:
 
     def decide(weights: np.ndarray, bits: int, group: int) -> None:
         called = f"in_groups({short(weights.tolist())}, {bits}, {group})"
-        got = parts(call(answer, weights, bits, group), 2, f"{called} to return two arrays, the codes and the scales")
+        pair = parts(call(answer, weights, bits, group), 2, f"{called} to return two arrays, the codes and the scales")
         codes, scales = (
             _array(part, f"an array as the {name} of {called}")
-            for name, part in zip(("codes", "scales"), got, strict=True)
+            for name, part in zip(("codes", "scales"), pair, strict=True)
         )
         rows, columns = weights.shape
         for name, array, shape in (("codes", codes, (rows, columns)), ("scales", scales, (rows, columns // group))):
@@ -403,7 +403,7 @@ def in_groups(answer: Callable[..., Any]) -> None:
 def _decide_on_group(split: np.ndarray, row: int, place: int, codes: np.ndarray, scale: Any, bits: int) -> None:
     """Decide on the codes and the scale of one group of weights (rows, groups, weights)."""
     weights, largest = split[row, place], 2 ** (bits - 1) - 1
-    shown = short([float(f"{weight:.6g}") for weight in weights])  # 0.0125, which float32 has not exactly
+    shown = short([float(f"{weight:.6g}") for weight in weights])  # 0.0125, which float32 cannot represent exactly
     group = f"group {place} of row {row}, {shown} in {bits} bits,"
     if not weights.any():
         with hinting(SCALE_HINT):
@@ -456,20 +456,20 @@ EQUAL_HINT = (
 
 @lab.exercise(5, hints=(FIRST_HINT, OWN_HINT, VERIFY_HINT))
 def accept(answer: Callable[..., Any]) -> None:
-    """The large model's choices up to and with the first that the draft got wrong; all of them, when it got none."""
+    """The large model's choices up to and including the draft's first wrong token; all of them if none is wrong."""
 
     def decide(proposed: list[int], choices: list[int], hint: str = "") -> None:
         called = f"accept({proposed}, {choices})"
-        got = call(answer, proposed, choices)
+        returned = call(answer, proposed, choices)
         right = next((place for place, token in enumerate(proposed) if token != choices[place]), len(proposed))
-        wanted = choices[: right + 1]
-        several = isinstance(got, list | tuple) or (isinstance(got, np.ndarray) and got.ndim == 1)
-        expect(several, f"{called} to be a list of tokens; it is {describe(got)}")
-        tokens = [whole(token, f"token {place} of {called}", int_only=True) for place, token in enumerate(got)]
+        accepted = choices[: right + 1]
+        several = isinstance(returned, list | tuple) or (isinstance(returned, np.ndarray) and returned.ndim == 1)
+        expect(several, f"{called} to be a list of tokens; it is {describe(returned)}")
+        tokens = [whole(token, f"token {place} of {called}", int_only=True) for place, token in enumerate(returned)]
         known = "all" if right == len(proposed) else f"the first {right}" if right else "none"
         why = f"of the proposed tokens, {known} can be kept"
-        hint = hint or (OWN_HINT if tokens == wanted[:-1] else FIRST_HINT)
-        expect(tokens == wanted, f"{called} to be {wanted} ({why}); it is {tokens}", hint)
+        hint = hint or (OWN_HINT if tokens == accepted[:-1] else FIRST_HINT)
+        expect(tokens == accepted, f"{called} to be {accepted} ({why}); it is {tokens}", hint)
 
     for proposed, choices in (
         ([5, 6, 7], [5, 9, 8, 4]),
@@ -518,7 +518,7 @@ def speed_up(answer: Callable[..., Any]) -> None:
     def decide(alpha: float, gamma: int, draft_cost: float, pass_cost: float) -> None:
         called = f"speed_up({alpha:g}, {gamma}, {draft_cost:g}, {pass_cost:g})"
         with hinting(CERTAIN_HINT if alpha == 1 else ""):
-            got = call(answer, alpha, gamma, draft_cost, pass_cost)
+            returned = call(answer, alpha, gamma, draft_cost, pass_cost)
         grown, spent = sum(alpha**right for right in range(gamma + 1)), gamma * draft_cost + pass_cost
         wrong = {
             "the large model's own token did not count": (grown - 1) / spent,
@@ -536,11 +536,11 @@ def speed_up(answer: Callable[..., Any]) -> None:
             "it were the time of a token, as a share of that without a draft": spent / grown,
             "it were the tokens of one pass, whatever its time": grown,
         }
-        with hinting(CERTAIN_HINT if alpha == 1 and not math.isfinite(number(got, called)) else ""):
-            _same(got, grown / spent, called, wrong)
+        with hinting(CERTAIN_HINT if alpha == 1 and not math.isfinite(number(returned, called)) else ""):
+            _same(returned, grown / spent, called, wrong)
         expect(
-            has_format(got, ".2f"),
-            f"{called} to be an int or a float, for the next cells to show; it is {describe(got)}",
+            has_format(returned, ".2f"),
+            f"{called} to be an int or a float, for the next cells to show; it is {describe(returned)}",
         )
 
     for case in (
@@ -587,7 +587,7 @@ def _array(value: Any, what: str) -> np.ndarray:
 
 
 def _same(
-    got: Any,
+    returned: Any,
     right: Any,
     what: str,
     wrong: Mapping[str, Any],
@@ -599,7 +599,7 @@ def _same(
 
     Parameters
     ----------
-    got, right, what, rel, **how
+    returned, right, what, rel, **how
         As for `same`.
     wrong : mapping of str to number, array or None
         What a mistake gives, by what completes the sentence "It is as if …".
@@ -607,18 +607,18 @@ def _same(
         The hints of some of these mistakes.
     """
     try:
-        same(got, right, what, rel=rel, **how)
+        same(returned, right, what, rel=rel, **how)
     except NotYet as mistake:
-        found = _numbers(got)
-        guesses = (why for why, value in wrong.items() if _agree(found, value, rel) and not _agree(right, value, rel))
+        numbers = _numbers(returned)
+        guesses = (why for why, value in wrong.items() if _agree(numbers, value, rel) and not _agree(right, value, rel))
         why = next(guesses, "")
         raise NotYet(f"{mistake} It is as if {why}." if why else str(mistake), hints.get(why, mistake.hint)) from None
 
 
 def _plain(value: Any) -> Any:
     """Return a whole number as an int, so that messages show all of them alike; anything else as it is."""
-    found = as_number(value)
-    return int(found) if isinstance(found, float) and found.is_integer() else value
+    plain = as_number(value)
+    return int(plain) if isinstance(plain, float) and plain.is_integer() else value
 
 
 def _numbers(value: Any) -> np.ndarray | None:
@@ -630,10 +630,11 @@ def _numbers(value: Any) -> np.ndarray | None:
         return None
 
 
-def _agree(one: Any, other: Any, rel: float) -> bool:
-    if one is None or other is None or np.shape(one) != np.shape(other):
+def _agree(first: Any, second: Any, rel: float) -> bool:
+    if first is None or second is None or np.shape(first) != np.shape(second):
         return False
-    return bool(np.allclose(np.asarray(one, float), np.asarray(other, float), rtol=rel, atol=rel / 10, equal_nan=True))
+    first, second = np.asarray(first, float), np.asarray(second, float)
+    return bool(np.allclose(first, second, rtol=rel, atol=rel / 10, equal_nan=True))
 
 
 def _listed(counts: list[int]) -> str:

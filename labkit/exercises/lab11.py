@@ -136,10 +136,10 @@ def ddp(answer: str) -> None:
     hints=(
         "An all-reduce is a reduce-scatter and an all-gather. What has to happen between the two? Where does this "
         "rank's shard of self.flat begin?",
-        "mine = np.empty(self.share, np.float32), then Reduce_scatter_block, then divide by self.ranks.size. own = "
+        "mine = np.empty(self.share, np.float32), then Reduce_scatter_block, then divide by self.ranks.size. shard = "
         "slice(self.ranks.rank * self.share, (self.ranks.rank + 1) * self.share).",
         "self.ranks.Reduce_scatter_block(self.flat_gradient, mine); mine /= self.ranks.size; "
-        "self.state.update(self.flat[own], mine); self.ranks.Allgather(MPI.IN_PLACE, self.flat)",
+        "self.state.update(self.flat[shard], mine); self.ranks.Allgather(MPI.IN_PLACE, self.flat)",
     ),
 )
 def zero1(answer: str) -> None:

@@ -99,11 +99,12 @@ def openvino_model(shape: Shape, weights: Mapping[str, np.ndarray]) -> openvino.
     """
     tokens, positions, rows = (
         ops.parameter(form, np.int32, name=name)
-        for name, form in (("tokens", [-1, -1]), ("positions", [-1]), ("beam_idx", [-1]))
+        for name, form in (("tokens", [-1, -1]), ("positions", [-1, -1]), ("beam_idx", [-1]))
     )
-    size, kept = shape.head_size, shape.kv_heads
+    size, kv_heads = shape.head_size, shape.kv_heads
+    counts = [shape.heads, kv_heads, kv_heads]  # of queries, keys and values
     batch = ops.gather(ops.shape_of(tokens, "i32"), _whole([0]), _whole(0))
-    empty = ops.broadcast(_real(0.0), ops.concat([batch, _whole([kept, 0, size])], 0))
+    empty = ops.broadcast(_real(0.0), ops.concat([batch, _whole([kv_heads, 0, size])], 0))
     sinks, allowed = [], None
 
     def product(values: Any, name: str) -> Any:
@@ -113,7 +114,7 @@ def openvino_model(shape: Shape, weights: Mapping[str, np.ndarray]) -> openvino.
     def remember(new: Any, name: str) -> Any:
         """Return the keys or values so far; OpenVINO's plugin keeps the cache in place where a gather is in between."""
         info = VariableInfo()
-        info.data_shape = openvino.PartialShape([-1, kept, -1, size])
+        info.data_shape = openvino.PartialShape([-1, kv_heads, -1, size])
         info.data_type, info.variable_id = openvino.Type.f32, name
         state = Variable(info)
         so_far = ops.concat([ops.gather(ops.read_value(empty, state), rows, _whole(0)), new], 2)
@@ -128,14 +129,14 @@ def openvino_model(shape: Shape, weights: Mapping[str, np.ndarray]) -> openvino.
         repeated = ops.multiply(ops.unsqueeze(values, _whole(2)), ones)
         return ops.reshape(repeated, _whole([0, shape.heads, -1, size]), True)
 
-    found = [
+    vectors = [
         ops.gather(ops.constant(weights[name]), place, _whole(0))
         for name, place in (("embed", tokens), ("position", positions))
     ]
-    x = ops.add(*found)
+    x = ops.add(*vectors)
     for layer in range(shape.layers):
-        heads = ops.reshape(product(_rms_norm(x), f"{layer}.qkv"), _whole([0, 0, shape.heads + 2 * kept, size]), True)
-        split = ops.variadic_split(ops.transpose(heads, _whole([0, 2, 1, 3])), _whole(1), [shape.heads, kept, kept])
+        heads = ops.reshape(product(_rms_norm(x), f"{layer}.qkv"), _whole([0, 0, sum(counts), size]), True)
+        split = ops.variadic_split(ops.transpose(heads, _whole([0, 2, 1, 3])), _whole(1), counts)
         queries, keys, values = split.outputs()
         keys, values = remember(keys, f"{layer}.keys"), remember(values, f"{layer}.values")
         allowed = allowed or _mask(keys, positions)
@@ -149,6 +150,26 @@ def openvino_model(shape: Shape, weights: Mapping[str, np.ndarray]) -> openvino.
         x = ops.add(x, product(activated, f"{layer}.down"))
     logits = ops.result(product(_rms_norm(x), "logits"))
     return openvino.Model([logits], sinks, [tokens, positions, rows], "decoder")
+
+
+def for_genai(model: openvino.Model) -> openvino.Model:
+    """Return a decoder with the inputs and output that OpenVINO GenAI expects; `model` itself can't be used again.
+
+    Names and types are those of `optimum-cli export openvino`. GenAI passes a mask, which a decoder doesn't need: it
+    has no padding.
+    """
+    ids, mask, positions = (ops.parameter([-1, -1], np.int64) for _ in range(3))
+    tokens, places, rows = model.get_parameters()
+    (logits,) = model.get_results()
+    for old, new in ((tokens, ids), (places, positions)):
+        converted = ops.convert(new, "i32").output(0)
+        for reader in old.output(0).get_target_inputs():
+            reader.replace_source_output(converted)
+    inputs = {"input_ids": ids, "attention_mask": mask, "position_ids": positions, "beam_idx": rows}
+    for name, node in (inputs | {"logits": logits}).items():
+        node.set_friendly_name(name)
+        node.output(0).get_tensor().set_names({name})
+    return openvino.Model([logits], model.get_sinks(), list(inputs.values()), "decoder")
 
 
 class Decoder:
@@ -182,7 +203,7 @@ class Decoder:
     def forward(self, tokens: np.ndarray) -> np.ndarray:
         """Return the logits (batch, n, symbols) after each of n tokens (batch, n), which follow those in the cache."""
         batch, count = tokens.shape
-        positions = np.arange(self.length, self.length + count, dtype=np.int32)
+        positions = np.tile(np.arange(self.length, self.length + count, dtype=np.int32), (batch, 1))
         fed = {"tokens": tokens.astype(np.int32), "positions": positions, "beam_idx": np.arange(batch, dtype=np.int32)}
         logits: np.ndarray = self._request.infer(fed)[0]
         self.length += count
@@ -195,8 +216,8 @@ class Decoder:
         self.reset()
         for state in self._request.query_state():
             _, heads, _, size = state.state.shape
-            one = rng.standard_normal((1, heads, 1, size), np.float32)
-            state.state = openvino.Tensor(np.ascontiguousarray(np.broadcast_to(one, (batch, heads, count, size))))
+            vector = rng.standard_normal((1, heads, 1, size), np.float32)
+            state.state = openvino.Tensor(np.ascontiguousarray(np.broadcast_to(vector, (batch, heads, count, size))))
         self.length = count
 
     def profile(self) -> dict[str, float]:
@@ -225,14 +246,14 @@ def _rms_norm(x: Any) -> Any:
 
 
 def _mask(keys: Any, positions: Any) -> Any:
-    """Return what is added to the scores, (batch, 1, n, all so far): 0, or −∞ for a key later than the query."""
-    batch, count = (ops.gather(ops.shape_of(keys, "i32"), _whole([axis]), _whole(0)) for axis in (0, 2))
-    places = ops.range(_whole(0), ops.squeeze(count, _whole(0)), _whole(1), "i32")
-    allowed = ops.less_equal(ops.unsqueeze(places, _whole(0)), ops.unsqueeze(positions, _whole(1)))
-    hidden = ops.select(allowed, _real(0.0), _real(-np.inf))
-    # One for each text: of a mask for all of them, OpenVINO's kernels in bfloat16 read behind its end
-    # (docs/upstream.md).
-    return ops.broadcast(hidden, ops.concat([batch, _whole([1]), ops.shape_of(allowed, "i32")], 0))
+    """Return what is added to the scores, (batch, 1, n, all so far): 0, or −∞ for a key later than the query.
+
+    One for each text: if all texts share a mask, OpenVINO's bfloat16 kernels read past its end (docs/upstream.md).
+    """
+    count = ops.gather(ops.shape_of(keys, "i32"), _whole(2), _whole(0))
+    places = ops.range(_whole(0), count, _whole(1), "i32")
+    allowed = ops.less_equal(ops.unsqueeze(places, _whole([0, 1])), ops.unsqueeze(positions, _whole(2)))
+    return ops.unsqueeze(ops.select(allowed, _real(0.0), _real(-np.inf)), _whole(1))
 
 
 def _whole(value: Any) -> Any:

@@ -37,14 +37,19 @@ class PublishedModel:
     every: int = 1
 
     @property
+    def logit_weights(self) -> int:
+        """The weights of the matmul that returns logits; as many embed the tokens."""
+        return self.width * self.symbols
+
+    @property
     def weights(self) -> int:
         """All weights: what has to fit into memory."""
-        return self._per_block(self.experts) * self.layers + self.width * self.symbols * (1 if self.tied else 2)
+        return self._per_block(self.experts) * self.layers + self.logit_weights * (1 if self.tied else 2)
 
     @property
     def active_weights(self) -> int:
         """The weights that a token is multiplied by: those of the blocks, with the experts used, and of the logits."""
-        return self._per_block(self.used) * self.layers + self.width * self.symbols
+        return self._per_block(self.used) * self.layers + self.logit_weights
 
     def cached(self, context: int) -> float:
         """Return the tokens of a context that a block looks back on, on average over the blocks."""
@@ -57,8 +62,11 @@ class PublishedModel:
         return attention + experts * 3 * self.width * self.inner + router
 
 
-# From config.json at https://huggingface.co/meta-llama, /Qwen and /google. tests/models/test_published.py compares the
-# weights with the totals that the makers state.
+# Compared with these sources in November 2026; tests/models/test_published.py compares the weights with the totals that
+# the makers state. Qwen: config.json at https://huggingface.co/Qwen; the mixture also as qwen3_30b_a3b.yaml at
+# https://gitcode.com/Ascend/MindSpeed-RL. Gemma: gemma/config.py at https://github.com/google/gemma_pytorch; the 4B's
+# config.json pads the vocabulary. Llama: models/sku_list.py at https://github.com/meta-llama/llama-models; its `inner`
+# is 8/3 · width · ffn_dim_multiplier, rounded up to a multiple of multiple_of.
 MODELS = {
     "Qwen3-0.6B": PublishedModel(28, 1024, 16, 8, 128, 3072, 151_936, tied=True),
     "Gemma-3-1B": PublishedModel(26, 1152, 4, 1, 256, 6912, 262_144, tied=True, window=512, every=6),

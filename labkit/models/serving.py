@@ -88,18 +88,18 @@ def serve(
             now = max(now, waiting[0].request.arrival)
         while waiting and len(running) < slots and waiting[0].request.arrival <= now:
             running.append(waiting.popleft())
-        reading = next((each for each in running if each.unread), None)
-        writing = [each for each in running if not each.unread and (chunk or not reading)]
+        reading = next((answer for answer in running if answer.unread), None)
+        writing = [answer for answer in running if not answer.unread and (chunk or not reading)]
         count = 0
         if reading:
             count = min(reading.unread, max(1, chunk - len(writing))) if chunk else reading.unread
         read = writing if reading is None else [*writing, reading]
-        now += pass_seconds(count + len(writing), sum(each.cached for each in read))
+        now += pass_seconds(count + len(writing), sum(answer.cached for answer in read))
         if reading:
             reading.unread -= count
             if not reading.unread:
                 writing.append(reading)  # the pass that reads the last of the prompt returns the first token
-        for each in writing:
-            each.times.append(now)
-        running = [each for each in running if len(each.times) < each.request.answer]
+        for answer in writing:
+            answer.times.append(now)
+        running = [answer for answer in running if len(answer.times) < answer.request.answer]
     return answers

@@ -1,4 +1,4 @@
-"""A Slurm to submit jobs to, the cluster that is there or a small one on this machine; and jobs to follow."""
+"""A Slurm to submit jobs to, a real cluster's or a small one on this machine, and jobs to follow."""
 
 from typing import TYPE_CHECKING
 

@@ -1,7 +1,7 @@
-"""A Slurm to submit jobs to: a real cluster's, or a small one of this machine's cores.
+"""A Slurm to submit jobs to: a real cluster's, or a small one on this machine's cores.
 
-The user who started the small one uses it, with its `SLURM_CONF` in the environment, and nobody else can. A Slurm that
-is on the machine already is not touched.
+Only the user who started the small one can use it, with its `SLURM_CONF` in the environment. A Slurm that is already on
+the machine is left alone.
 """
 
 import contextlib
@@ -35,30 +35,30 @@ PACKAGES = {
     "munged": "munge",
 }
 MAX_NODES = 64
-LOCK_TIMEOUT_S = 120.0  # the wait for somebody else who starts or ends the same cluster
-READY_STATES = ("idle", "mixed", "allocated", "completing", "planned")  # states of nodes that take jobs
+LOCK_TIMEOUT_S = 120.0  # the wait for another process that starts or ends the same cluster
+READY_STATES = ("idle", "mixed", "allocated", "completing", "planned")  # states of nodes that accept jobs
 
 
 @dataclass(frozen=True)
 class Slurm:
-    """A Slurm that takes jobs.
+    """A Slurm that accepts jobs.
 
     Attributes
     ----------
     kind : {"real", "own"}
-        Whether it is a cluster that was there, or the small one on this machine.
+        "real" for an existing cluster, "own" for the small one on this machine.
     nodes : int
-        Nodes of the default partition that are up.
+        The number of nodes of the default partition that are up.
     cpus_per_node : int
-        CPUs that Slurm counts on each, at least; cores on the small one.
+        The fewest CPUs that Slurm counts on any node; on the small one, cores.
     variables : mapping of str to str
-        The variables by which `sbatch`, `srun`, `squeue` find it.
+        The environment variables with which `sbatch`, `srun` and `squeue` find it.
     supervisor_pid : int
-        The process under which the jobs of the small one run; 0 of a cluster that was there.
+        The parent process of the small one's jobs; 0 for a real cluster.
     network : str
-        The wires of the small one's nodes, with their measured rate; empty when nodes share this machine's loopback.
+        The wires between the small one's nodes, with their measured rate; empty if nodes share this machine's loopback.
     warning : str
-        A reason why figures of these wires may be worse than their rate allows; else empty.
+        The reason why these wires may be slower than their nominal rate, or empty.
     """
 
     kind: Literal["real", "own"]
@@ -70,7 +70,7 @@ class Slurm:
     warning: str = ""
 
     def missing(self) -> str:
-        """Return the part that the small one lacks, in a line; empty when it is whole, or the cluster is real."""
+        """Return one line on the small one's first missing part; empty if it is complete, or if the cluster is real."""
         if self.kind == "real":
             return ""
         return next(iter(_broken(Path(self.variables["SLURM_CONF"]).parent)), "").partition("\n")[0].rstrip(".")
@@ -84,11 +84,11 @@ class Status(NamedTuple):
     folder : Path
         The folder of its configuration and logs.
     nodes, jobs : str
-        The output of `sinfo` and `squeue`; empty when nobody answers.
+        The output of `sinfo` and `squeue`; empty if parts are missing.
     broken : tuple of str
-        The processes that have ended and should run, with the last lines of their logs; empty when all is whole.
+        The processes that should be running and have ended, with the last lines of their logs.
     network : str
-        The wires, with their measured rate and a warning should it be low; empty without wires.
+        The wires, with their measured rate and a warning if it is low; empty without wires.
     """
 
     folder: Path
@@ -99,56 +99,56 @@ class Status(NamedTuple):
 
 
 def find_slurm() -> Slurm | None:
-    """Return the small Slurm when it is up, else a real cluster that answers, else None."""
+    """Return the small Slurm if it is up, else a real cluster that answers, else None."""
     return Cluster().slurm() or _real_slurm()
 
 
 def start_slurm(nodes: int = 2, until: int | None = None, network: float | str | None = None) -> Slurm:
-    """Start the small Slurm, see `Cluster.up`."""
+    """Start the small Slurm; see `Cluster.up`."""
     return Cluster().up(nodes, until, network)
 
 
 def stop_slurm() -> bool:
-    """End the small Slurm with its jobs, see `Cluster.down`."""
+    """End the small Slurm and its jobs; see `Cluster.down`."""
     return Cluster().down()
 
 
 def watch_nodes(slurm: Slurm | None, where: str) -> AbstractContextManager[load.Others]:
-    """Watch others' use of the cores while jobs run, or without Slurm ranks; see `load.watch`."""
+    """Watch other processes' use of the cores while jobs run, or ranks where there is no Slurm; see `load.watch`."""
     if slurm and slurm.kind == "real":
         return load.watch(where, unknown="the jobs run on the cluster's nodes, not here")
     return load.watch(where, also=[slurm.supervisor_pid] if slurm else ())
 
 
 def obstacle() -> str:
-    """Return one line, why the small Slurm can't be started here and what to do; empty when it can."""
+    """Return one line on why the small Slurm can't be started here and what to do; empty if it can."""
     missing = dict.fromkeys(package for program, package in PACKAGES.items() if not programs.which(program))
     if missing:
         return (
-            f"missing: {' '.join(missing)}. On Debian and Ubuntu: `{INSTALL}`, which ./lab setup does as root; "
-            "elsewhere your distribution's packages of Slurm and MUNGE"
+            f"missing: {' '.join(missing)}. On Debian and Ubuntu: `{INSTALL}`, which ./lab setup runs as root; "
+            "elsewhere your distribution's packages for Slurm and MUNGE"
         )
     try:
         supervisor.address()
     except OSError:
         name = socket.gethostname()
-        return f"this machine's name, {name}, leads to no address. Put '127.0.1.1 {name}' into /etc/hosts"
+        return f"this machine's name, {name}, does not resolve to an address. Put '127.0.1.1 {name}' into /etc/hosts"
     try:
         # As Slurm looks for its own address (get_addr_info in its common/util-net.c).
         socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET, socket.SOCK_STREAM, 0, socket.AI_ADDRCONFIG)
     except OSError:
         return (
-            "this machine has no address but loopback's, and so Slurm cannot find its own name. Join a network, or as "
-            "root: `ip addr add 192.0.2.1/32 dev lo`, an address for examples, which leads nowhere"
+            "this machine has no address but loopback's, so Slurm cannot resolve its own name. Join a network, or as "
+            "root: `ip addr add 192.0.2.1/32 dev lo`, an address reserved for examples"
         )
     if _user(os.geteuid()) == str(os.geteuid()):
         return (
-            f"this user, number {os.geteuid()}, has no name, and Slurm wants one. As root: "
-            f"`useradd --uid {os.geteuid()} NAME`, or a container of a user who has one"
+            f"this user, number {os.geteuid()}, has no name, and Slurm needs one. As root: "
+            f"`useradd --uid {os.geteuid()} NAME`; in a container, run as a user with a name"
         )
     mode = supervisor.TMP.stat().st_mode
     if mode & (stat.S_IWGRP | stat.S_IWOTH) and not mode & stat.S_ISVTX:
-        return f"other users can replace what this user has in {supervisor.TMP}. As root: `chmod +t {supervisor.TMP}`"
+        return f"other users can replace this user's files in {supervisor.TMP}. As root: `chmod +t {supervisor.TMP}`"
     return ""
 
 
@@ -158,33 +158,33 @@ class Cluster:
     Parameters
     ----------
     link : Path
-        The symbolic link to its folder. The folder itself is in /tmp: the path of a socket has 107 characters at most
-        (unix(7)), and Slurm's configuration takes no spaces.
+        The symbolic link to its folder. The folder itself is in /tmp: a socket's path is limited to 107 characters
+        (unix(7)), and Slurm's configuration does not allow spaces.
     """
 
     def __init__(self, link: Path = STATE / "cluster") -> None:
         self.link = link
 
     def up(self, nodes: int = 2, until: int | None = None, network: float | str | None = None) -> Slurm:
-        """Start it, unless it is up; a start that fails or is interrupted leaves nothing behind.
+        """Start it, unless it is up. A start that fails or is interrupted leaves nothing behind.
 
         Parameters
         ----------
         nodes : int
-            How many nodes; each has an equal share of the cores that this process may use.
+            The number of nodes; each gets an equal share of the cores that this process may use.
         until : int, optional
-            The process with whose end, whatever it is, the cluster ends too; by default it stays until `down`.
+            A process id. The cluster ends when that process ends, however it ends; by default it stays until `down`.
         network : float or str, optional
-            The rate of the wires that join the nodes (`labkit.testbed`), in bit/s or as a text such as "1 Gbit/s"; by
-            default there are none, and the nodes share this machine's loopback.
+            The rate of the wires between the nodes (`labkit.testbed`), in bit/s or as text such as "1 Gbit/s". By
+            default there are no wires, and the nodes share this machine's loopback.
 
         Raises
         ------
         LabError
-            When it can't be started here, does not come up, or is up with other nodes or another network.
+            If it can't be started here, does not come up, or is up with a different number of nodes or network.
         """
         if not (isinstance(nodes, int) and 1 <= nodes <= MAX_NODES):
-            raise LabError(f"nodes is a whole number from 1 to {MAX_NODES}, not {nodes!r}.")
+            raise LabError(f"nodes must be an integer from 1 to {MAX_NODES}, not {nodes!r}.")
         rate = "" if network is None else f"{parse_rate(network):.0f} bit/s"
         if reason := obstacle():
             raise LabError(f"cannot start Slurm here: {reason}")
@@ -201,10 +201,10 @@ class Cluster:
             self._start(nodes, until, rate)
             if running := self.slurm():
                 return running
-            raise LabError("Slurm came up, and ended at once: ./lab cluster status says why.")
+            raise LabError("Slurm came up and ended at once: ./lab cluster status shows why.")
 
     def slurm(self) -> Slurm | None:
-        """Return the small Slurm when it is up and whole; else None."""
+        """Return the small Slurm if it is up and complete, else None."""
         folder = self._folder()
         if not folder or _broken(folder):
             return None
@@ -214,7 +214,7 @@ class Cluster:
         return Slurm("own", nodes, cpus, supervisor.variables(folder), pid, network, warning)
 
     def status(self) -> Status | None:
-        """Return its state; None when it was not started."""
+        """Return its state, or None if it was not started."""
         folder = self._folder()
         if not folder:
             if target := self._target():
@@ -229,38 +229,38 @@ class Cluster:
         return Status(folder, nodes, jobs, (), "\n".join(filter(None, _network(folder)[1:])))
 
     def down(self) -> bool:
-        """End it with all its jobs, which get SIGTERM and a few seconds to save; return whether there was one."""
+        """End it and its jobs, which get SIGTERM and some seconds to save; return whether there was one."""
         with self._locked():
             return self._clear()
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """Hold the lock under which this cluster is started and ended; wait for others who have it."""
+        """Hold the lock for starting and ending this cluster; wait while another process holds it."""
         path = self.link.with_name(f"{self.link.name}.lock")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             lock = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600), "w")
         except OSError as error:
-            raise LabError(f"cannot write to {shown(path.parent)}: {error.strerror}. Who owns it?") from error
+            raise LabError(f"cannot write to {shown(path.parent)}: {error.strerror}. Check its owner.") from error
         with lock:
             if not processes.wait_until(lambda: locks.try_lock(lock), LOCK_TIMEOUT_S):
-                raise LabError(f"somebody else starts or ends this cluster. `fuser -v {shown(path)}` shows who.")
+                raise LabError(f"another process starts or ends this cluster: see `fuser -v {shown(path)}`.")
             yield
 
     def _target(self) -> Path | None:
-        """Return the target of the link, whatever is there; None when there is no link."""
+        """Return the target of the link, whether it exists or not; None without a link."""
         try:
             return self.link.readlink()
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise LabError(f"{shown(self.link.parent)}/{self.link.name} is no link to a cluster: remove it.") from error
+            raise LabError(f"{shown(self.link.parent)}/{self.link.name} is not a link: remove it.") from error
 
     def _folder(self) -> Path | None:
-        """Return its folder; None when there is none, or one that somebody else has put where it was.
+        """Return its folder; None if it is gone, or if another user's is in its place.
 
-        Whoever uses a cluster runs what its configuration names, and whoever ends it kills and removes what it names:
-        nobody does so with what another user may have written, not even root.
+        Using a cluster runs the programs that its configuration names, and ending it kills and removes what that names.
+        So a configuration that another user may have written is never used, not even by root.
         """
         folder = self._target()
         try:
@@ -272,13 +272,13 @@ class Cluster:
         if self.link.lstat().st_uid != os.geteuid():
             owner = _user(status.st_uid)
             raise LabError(
-                f"the cluster here is {owner}'s: only that user and root can use and end it, root as that user: "
+                f"the cluster here belongs to {owner}: only that user and root can use or end it. As root: "
                 f"runuser -u {owner} -- ./lab cluster down"
             )
         return None
 
     def _start(self, nodes: int, until: int | None, rate: str) -> None:
-        """Start it by a supervisor, and wait until it is up."""
+        """Start it through a supervisor, and wait until it is up."""
         process = subprocess.Popen(
             [sys.executable, "-m", supervisor.__name__, str(self.link.absolute()), str(nodes), str(until or 0), rate],
             stdin=subprocess.PIPE,
@@ -286,7 +286,7 @@ class Cluster:
             stderr=subprocess.STDOUT,
             text=True,
             cwd="/",
-            start_new_session=True,  # out of reach of an interrupt, and of the end of a terminal
+            start_new_session=True,  # unaffected by an interrupt, or by a terminal that closes
         )
         up, problems = False, []
         assert process.stdin
@@ -304,15 +304,15 @@ class Cluster:
                     else:
                         problems.append(line.rstrip())
             finally:
-                with contextlib.suppress(BrokenPipeError):  # it was killed since
+                with contextlib.suppress(BrokenPipeError):  # the supervisor was killed meanwhile
                     stdin.close()
                 if not up:
-                    stdout.read()  # nothing is left when it has ended
+                    stdout.read()  # until the supervisor has ended, and with it everything that it started
         if not up:
             raise LabError(("\n  " if len(problems) > 1 else " ").join(["Slurm did not come up:", *problems]))
 
     def _clear(self) -> bool:
-        """End whatever there is of it; return whether there was anything."""
+        """End all that is left of it; return whether there was anything."""
         folder, target = self._folder(), self._target()
         if not target:
             return False
@@ -320,7 +320,7 @@ class Cluster:
             if folder and (pid := _supervisor_pid(folder)):
                 os.kill(pid, signal.SIGTERM)
                 if not processes.wait_until(lambda: not _supervisor_pid(folder), supervisor.REPORT_INTERVAL_S):
-                    report("Giving the jobs time to save …")
+                    report("Waiting for jobs to save …")
                 if not processes.wait_until(lambda: not _supervisor_pid(folder), processes.KILL_TIMEOUT_S):
                     os.kill(pid, signal.SIGKILL)  # the daemons end with it
             if _has_our_name(target):
@@ -332,28 +332,28 @@ class Cluster:
 
 
 def _real_slurm() -> Slurm | None:
-    """Return the cluster that this machine belongs to, if it answers and has nodes that are up."""
+    """Return the cluster that this machine belongs to, if it answers and any of its nodes are up."""
     if not (shutil.which("sbatch") and shutil.which("sinfo")):
         return None
     environ = dict(os.environ)
     if small_slurm.is_small(Path(environ.get("SLURM_CONF", "")).parent.name):
-        del environ["SLURM_CONF"]  # the configuration of a small one
+        del environ["SLURM_CONF"]  # a small cluster's configuration
     listing = supervisor.query("sinfo", "-h", "-N", "-o", "%N %c %T %P", environ=environ)
     nodes = [line.split() for line in (listing or "").splitlines()]
-    if any(partition.endswith("*") for *_, partition in nodes):  # there is a default one
+    if any(partition.endswith("*") for *_, partition in nodes):  # `*` marks the default partition
         nodes = [node for node in nodes if node[-1].endswith("*")]
-    # After a state, sinfo(1) marks what is asleep, waking up, planned, …, all of which takes jobs; `*` does not answer.
+    # sinfo(1) appends marks to states: asleep, waking up, planned, … accept jobs; nodes marked `*` don't answer.
     cpus = {name: int(cpus) for name, cpus, state, _ in nodes if state.rstrip("~#!%$@^-+") in READY_STATES}
     return Slurm("real", len(cpus), min(cpus.values()), {}) if cpus else None
 
 
 def _has_our_name(folder: Path) -> bool:
-    """Whether a folder has a name that supervisors give."""
+    """Return whether a folder has the name of a small cluster's."""
     return folder.parent == supervisor.TMP and small_slurm.is_small(folder.name)
 
 
 def _is_ours(folder: Path, status: os.stat_result) -> bool:
-    """Whether a folder is as supervisors make them: this user's, and closed to others' writing."""
+    """Return whether a folder is a small cluster's of this user's that no other user can write to."""
     return files.is_folder_of_mine(status) and _has_our_name(folder)
 
 
@@ -367,9 +367,9 @@ def _user(uid: int) -> str:
 def _broken(folder: Path) -> tuple[str, ...]:
     """Return the missing parts of the Slurm in a folder."""
     if not _supervisor_pid(folder):
-        return ("its supervisor, the process that watches over it, is gone",)
+        return ("its supervisor process is gone",)
     if not (folder / "up").exists():
-        return ("it is still being started",)
+        return ("it is still starting",)
     try:
         return tuple((folder / "ended").read_text().split("\0")[:-1])
     except FileNotFoundError:
@@ -377,7 +377,7 @@ def _broken(folder: Path) -> tuple[str, ...]:
 
 
 def _network(folder: Path) -> tuple[str, str, str]:
-    """Return the requested rate of its wires, the measured one in words, and a warning; empty without wires."""
+    """Return the requested rate of its wires, a description with the measured rate, and a warning; else empty."""
     try:
         rate, network, warning = (folder / supervisor.NETWORK_FILE).read_text().split("\n")
     except FileNotFoundError:
@@ -386,26 +386,26 @@ def _network(folder: Path) -> tuple[str, str, str]:
 
 
 def _supervisor_pid(folder: Path) -> int | None:
-    """Return the supervisor's process, if it lives."""
+    """Return the supervisor's process id, if it is running."""
     return locks.holder(folder / supervisor.PID_FILE)
 
 
 def _kill_leftovers(folder: Path) -> None:
-    """Kill, with all under it, what a killed supervisor left behind, and clients that still wait for an answer."""
+    """Kill the processes that a killed supervisor left behind, and clients that still wait for an answer."""
     spared = {os.getpid(), *(process.pid for process in psutil.Process().parents())}
 
     def left() -> list[psutil.Process]:
         return processes.find(lambda process: process.pid not in spared and _belongs(process, folder))
 
-    if not processes.wait_until(lambda: not left(), 1.0):  # most end by themselves
+    if not processes.wait_until(lambda: not left(), 1.0):  # most end on their own
         processes.end_all(lambda: processes.with_children(left()))
 
 
 def _belongs(process: psutil.Process, folder: Path) -> bool:
-    """Whether a process is of the cluster in a folder.
+    """Return whether a process belongs to the cluster in a folder.
 
-    SLURM_CONF alone proves nothing: a terminal or a notebook that uses the cluster has it too. Slurm's programs have it
-    and their names; the processes of jobs have the cluster's name, which Slurm gives to them alone.
+    SLURM_CONF alone proves nothing: a terminal or notebook that uses the cluster has it too. Slurm's own programs have
+    it and a known name; only processes of jobs have the cluster's name in their environment.
     """
     environ = processes.environ_of(process)
     if environ.get("SLURM_CLUSTER_NAME") == folder.name:

@@ -1,6 +1,6 @@
-"""Jobs: Slurm's commands, a job that is followed and signalled, and ranks of this machine in its place.
+"""Slurm's commands, a job to follow and signal, and ranks on this machine as its substitute.
 
-`Job` and `RankJob` have the same methods, so that a notebook runs where there is no Slurm, too.
+`Job` and `RankJob` have the same methods, so a notebook also runs without Slurm.
 """
 
 import contextlib
@@ -20,36 +20,36 @@ from labkit.slurm.cluster import Slurm
 from labkit.system.errors import LabError
 
 COMMAND_TIMEOUT_S = 60.0  # the limit for one of Slurm's commands
-OWN_TIMEOUT_S = 10.0  # the same with the small Slurm: once it is gone, its commands look for it for a minute
-QUEUE_TIMEOUT_S = 120.0  # the time that a job has to start
-JOB_TIMEOUT_S = 600.0  # the time that a job has to end, with its time in the queue
-OUTPUT_TIMEOUT_S = 60.0  # the wait for a file that a node wrote to be seen here, on a shared file system
-LOG_INTERVAL_S = 0.05  # the pause between two looks at a log
-STATE_INTERVAL_S = {"own": 0.3, "real": 3.0}  # the pause between questions; a real cluster's Slurm has others to serve
-OUTPUT_LINES = 10  # the last lines of a failed job that its error quotes
+OWN_TIMEOUT_S = 10.0  # the limit with the small Slurm: once it is gone, its commands look for it for a minute
+QUEUE_TIMEOUT_S = 120.0  # the limit for a job to start
+JOB_TIMEOUT_S = 600.0  # the limit for a job to end, including its time in the queue
+OUTPUT_TIMEOUT_S = 60.0  # the limit for a file written by a node to appear here, on a shared file system
+LOG_INTERVAL_S = 0.05  # the pause between two reads of a log
+STATE_INTERVAL_S = {"own": 0.3, "real": 3.0}  # the pause between queries; a real cluster's Slurm serves others too
+OUTPUT_LINES = 10  # the number of a failed job's last lines that its error quotes
 
-# The final states of a job, in squeue(1)'s words.
+# The final states of a job, as squeue(1) names them.
 END_STATES = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "DEADLINE"}
 
 OnText = Callable[[str], None]
 
 
 class NotStarted(LabError):
-    """Slurm does not take a job, or does not start it soon."""
+    """Slurm rejects a job, or does not start it soon."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(
-            f"{reason.rstrip('.')}. With slurm = None, this and the next cells run on ranks of this machine."
+            f"{reason.rstrip('.')}. With slurm = None, this cell and the next ones run on ranks of this machine."
         )
 
 
 def slurm_command(*argv: object) -> str:
-    """Print one of Slurm's commands as it is typed, run it, and return its output.
+    """Print a Slurm command as typed, run it, and return its output.
 
     Raises
     ------
     LabError
-        When it fails or does not answer, with its error.
+        If it fails or does not answer, with its error.
     """
     return _shown(argv, LabError)
 
@@ -57,32 +57,32 @@ def slurm_command(*argv: object) -> str:
 def submit_job(
     slurm: Slurm, *sbatch: object, output: Path, env: Mapping[str, object] | None = None, show: bool = True
 ) -> "Job":
-    """Submit a job by a command that is printed as it is typed.
+    """Submit a job, and print the command as typed.
 
     Parameters
     ----------
     slurm : Slurm
-        The Slurm that gets the job.
+        The Slurm to submit to.
     sbatch
         The command: `"sbatch", "--parsable", …`.
     output : Path
-        The file that the command has the job print to.
+        The file for the job's output, as in the command.
     env : mapping, optional
-        Further variables for the job.
+        Additional environment variables for the job.
     show : bool
         Whether to print the command.
 
     Raises
     ------
     NotStarted
-        When Slurm does not take the job.
+        If Slurm rejects the job.
     """
     number = _shown(sbatch, NotStarted, env, show)
-    return Job(slurm, number.partition(";")[0], output)  # some sites put the cluster's name after it
+    return Job(slurm, number.partition(";")[0], output)  # some sites append the cluster's name
 
 
 class Job:
-    """A job of Slurm's.
+    """A Slurm job.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ class Job:
     number : str
         The job's number.
     output : Path
-        The file that the job prints to.
+        The file with the job's output.
     """
 
     def __init__(self, slurm: Slurm, number: str, output: Path) -> None:
@@ -99,7 +99,7 @@ class Job:
         self._signalled = False
 
     def state(self) -> str:
-        """Return the state in squeue's words: PENDING, RUNNING, COMPLETED, …; UNKNOWN when Slurm does not answer."""
+        """Return the state as squeue names it: PENDING, RUNNING, COMPLETED, …; UNKNOWN if Slurm does not answer."""
         command = ("squeue", "--noheader", "--states=all", "--format=%T", f"--jobs={self.number}")
         status, output, errors = self._run(*command)
         if status:
@@ -113,26 +113,26 @@ class Job:
         on_state: OnText | None = None,
         timeout_s: float = JOB_TIMEOUT_S,
     ) -> str:
-        """Wait for the job to end and return its last state; an error or an interrupt meanwhile cancels it.
+        """Wait for the job to end and return its final state; an error or interrupt meanwhile cancels it.
 
         Parameters
         ----------
         log : Path, optional
-            The file to follow, by default `output`; lines that it has already are read first.
+            The file to follow, by default `output`; existing lines are read first.
         on_line : callable, optional
-            The function that gets each whole line of the log as it comes.
+            Called with each complete line of the log as it arrives.
         on_state : callable, optional
-            The function that gets each new state.
+            Called with each new state.
         timeout_s : float
             Seconds after which the job is cancelled.
 
         Raises
         ------
         NotStarted
-            When the job is in the queue for long.
+            If the job stays in the queue for too long.
         LabError
-            When the job is not over in time, or fails though nobody has signalled it; within seconds when the small
-            Slurm is not there any more.
+            If the job does not end in time, or fails without having been signalled; within seconds if the small Slurm
+            is gone.
         """
         new_lines = _LogLines(log or self.output, on_line)
         interval = STATE_INTERVAL_S[self.slurm.kind]
@@ -143,8 +143,8 @@ class Job:
                 if now - state_seen >= interval:
                     if gone := self.slurm.missing():
                         raise LabError(
-                            f"the small Slurm has ended, and job {self.number} with it, as {gone}: start it again, by "
-                            "./lab cluster up or the cell that did, and submit the job again."
+                            f"the small Slurm has ended, and job {self.number} with it ({gone}): start it again with "
+                            "./lab cluster up or the cell that started it, and submit the job again."
                         )
                     previous, state, state_seen = state, self.state(), now
                     if on_state and state != previous:
@@ -169,7 +169,7 @@ class Job:
     def signal(self, name: str) -> None:
         """Send a signal to all ranks.
 
-        SIGTERM goes by a plain `scancel`, which ends the job: SIGKILL follows some time later.
+        SIGTERM is sent with a plain `scancel`, which ends the job: SIGKILL follows some time later.
 
         Parameters
         ----------
@@ -184,7 +184,7 @@ class Job:
         return _run(argv, timeout_s=min(OWN_TIMEOUT_S, COMMAND_TIMEOUT_S) if own else COMMAND_TIMEOUT_S)
 
     def read_output(self) -> str:
-        """Return the job's output; wait for its file, which a shared file system may show late."""
+        """Return the job's output; wait for its file, which may appear late on a shared file system."""
         began = time.monotonic()
         while not self.output.exists():
             if time.monotonic() - began > OUTPUT_TIMEOUT_S:
@@ -194,18 +194,18 @@ class Job:
 
 
 class RankJob:
-    """Ranks of this machine in place of a job's; `wait` starts them.
+    """Ranks on this machine instead of a job's; `wait` starts them.
 
     Parameters
     ----------
     n : int
-        Their number.
+        The number of ranks.
     script : Path
-        The script that they run.
+        The script to run.
     args
-        Its arguments.
+        The script's arguments.
     threads : int
-        Threads of each.
+        Threads per rank.
     """
 
     def __init__(self, n: int, script: Path, *args: object, threads: int) -> None:
@@ -220,14 +220,14 @@ class RankJob:
         on_state: OnText | None = None,
         timeout_s: float = JOB_TIMEOUT_S,
     ) -> str:
-        """Run the ranks to their end and return the state that Slurm would give them; see `Job.wait`.
+        """Run the ranks to their end and return the state that Slurm would report; see `Job.wait`.
 
         `on_line` is called in another thread, and needs a `log` to follow.
 
         Raises
         ------
         RankError
-            When a rank fails though nobody has signalled it, or the ranks are not over in time.
+            If a rank fails without having been signalled, or the ranks don't end in time.
         """
         script = os.path.relpath(self.script)
         print("$", shlex.join(["mpirun", "-n", str(self.n), "python", script, *map(str, self.args)]), flush=True)
@@ -253,19 +253,19 @@ class RankJob:
                     process.send_signal(signal.Signals[f"SIG{name}"])
 
     def read_output(self) -> str:
-        """Return rank 0's output; of a run that a signal ended, the error."""
+        """Return rank 0's output, or the error of a run that a signal ended."""
         return "\n".join(self._output)
 
 
 class _LogLines:
-    """The whole lines of a growing file, passed on as they come; after the file is cut, those behind its new end."""
+    """The complete lines of a growing file, passed on as they arrive; after a truncation, those after its new end."""
 
     def __init__(self, path: Path, on_line: OnText | None) -> None:
         self.path, self.on_line = path, on_line
         self._read = 0  # the bytes that were read
 
     def pass_on(self) -> None:
-        """Pass on the lines that are new."""
+        """Pass on new lines."""
         if not self.on_line or not self.path.exists():
             return
         with self.path.open("rb") as file:
@@ -308,7 +308,7 @@ def _following(log: Path | None, on_line: OnText | None) -> Iterator[None]:
 def _shown(
     command: Sequence[object], error: type[LabError], env: Mapping[str, object] | None = None, show: bool = True
 ) -> str:
-    """Print and run a command and return its output; raise `error` when it fails."""
+    """Print and run a command and return its output; raise `error` if it fails."""
     argv = [str(part) for part in command]
     if show:
         print("$", shlex.join(argv), flush=True)
@@ -321,9 +321,9 @@ def _shown(
 def _run(
     argv: Sequence[str], env: Mapping[str, object] | None = None, timeout_s: float | None = None
 ) -> tuple[int, str, str]:
-    """Return the status, stdout and stderr of a command, without variables of a job that this process is part of.
+    """Return a command's status, stdout and stderr; it runs without the variables of a job that this process is in.
 
-    A kernel's temporary folder is on this machine, and gone when the kernel ends: a job takes its node's.
+    A kernel's temporary folder is on this machine, and gone when the kernel ends: a job uses its node's.
     """
     own = {name: value for name, value in os.environ.items() if name == "SLURM_CONF" or "SLURM" not in name}
     own.pop("TMPDIR", None)

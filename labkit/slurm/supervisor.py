@@ -1,18 +1,17 @@
 """The supervisor of a small Slurm: starts its daemons, watches them, and ends them with all their jobs.
 
-They are Debian's packages, started for this checkout alone: munged, slurmctld, and a slurmd for each node, with a
-configuration, a key and ports of their own. It needs no root, as it runs jobs for nobody but the user who started it:
-a slurmd that is not root runs whatever job comes as its own user, so nobody else must be able to submit one. Whatever
-Slurm's programs ask of each other takes a credential of munged's; its socket and its key are in a folder that is closed
-to all other users.
+The daemons come from Debian's packages and are started for this checkout only: munged, slurmctld, and a slurmd for each
+node, with their own configuration, key and ports. They need no root, because they run jobs only for the user who
+started them. A slurmd without root runs every job as its own user, so no other user may be able to submit one. All
+requests between Slurm's programs need a credential from munged, whose socket and key are in a folder that is closed to
+other users.
 
-A supervisor process (`python -m labkit.slurm.supervisor`) starts them, and is the one that all processes under them
-become children of when their parents leave (PR_SET_CHILD_SUBREAPER, prctl(2)): so it can end all of
-them, whatever they did.
+A supervisor process (`python -m labkit.slurm.supervisor`) starts the daemons. Processes under them whose parents have
+ended become its children (PR_SET_CHILD_SUBREAPER, prctl(2)), so it can end all of them.
 
-On a testbed (`labkit.testbed`), each slurmd is on one of its nodes, and slurmctld at its switch. No network connects
-the testbed to the machine, so Slurm's commands run in it too: the folder `bin` holds a wrapper for each, which enters
-it. munged stays outside, as its socket is a file, which every process can open.
+On a testbed (`labkit.testbed`), each slurmd runs on one of its nodes, and slurmctld at its switch. No network connects
+the testbed to the machine, so Slurm's commands run inside it too: the folder `bin` holds a wrapper for each, which
+enters it. munged stays outside: its socket is a file, which every process can open.
 """
 
 import contextlib
@@ -48,20 +47,20 @@ CONF = "slurm.conf"
 COMMANDS_FOLDER = "bin"  # in the folder, on a testbed: wrappers of Slurm's commands
 COMMANDS = ("salloc", "sattach", "sbatch", "scancel", "scontrol", "sinfo", "squeue", "srun")
 NETWORK_FILE = "network"  # a file in the folder: the requested rate, the measured one in words, a warning
-# Listen where this machine's name leads to, and nowhere else: on most machines that is loopback.
+# Listen only at the address of this machine's name: on most machines, loopback.
 OWN_ADDRESS_ALONE = "CommunicationParameters=NoCtldInAddrAny,NoInAddrAny"
-CONTROLLER_PORT, NODE_PORT = 6817, 6818  # Slurm's own ports: on a testbed, nobody else has them
+CONTROLLER_PORT, NODE_PORT = 6817, 6818  # Slurm's default ports: on a testbed, they are free
 PARTITION = "lab"
 
-START_TIMEOUT_S = 30.0  # the time that a daemon has to come up
-SAVE_TIMEOUT_S = 5.0  # the time that jobs have to save something when the cluster is taken down
-ANSWER_TIMEOUT_S = 5.0  # the time that Slurm has to answer a question
-REPORT_INTERVAL_S = 5.0  # the time after which a line says what is being waited for
-LOG_LINES = 5  # the last lines of a daemon's log that an error shows
+START_TIMEOUT_S = 30.0  # the limit for a daemon to come up
+SAVE_TIMEOUT_S = 5.0  # the limit for jobs to save their state when the cluster is taken down
+ANSWER_TIMEOUT_S = 5.0  # the limit for Slurm to answer a query
+REPORT_INTERVAL_S = 5.0  # the pause between progress lines during a wait
+LOG_LINES = 5  # the number of a daemon's last log lines that an error quotes
 
-PID_FILE = "supervisor.pid"  # a file in the folder, locked for as long as the supervisor lives
+PID_FILE = "supervisor.pid"  # a file in the folder, locked while the supervisor runs
 UP, STAY = "up\n", "stay\n"  # the line that a supervisor prints when all is up, and the answer to it
-WAITING = "Waiting for"  # the beginning of its lines on what takes long; all others say why it gave up
+WAITING = "Waiting for"  # the beginning of its progress lines; all others say why it gave up
 STOP_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 SCRIPT_RUNNER = "slurmscriptd"  # a child of slurmctld
 PROGRAMS = {"munged", "slurmctld", "slurmd", "slurmstepd", "srun", SCRIPT_RUNNER}
@@ -88,7 +87,7 @@ class Supervisor:
         self.folder = Path(tempfile.mkdtemp(prefix=prefix, dir=TMP))  # closed to all other users
 
     def run(self) -> None:
-        """Start all, print that it is up and, if asked to stay, do so until a signal to stop, or the end of `until`."""
+        """Start everything, print `UP` and, if asked to stay, run until a stop signal or the end of `until`."""
         try:
             self.start()
             print(UP, end="", flush=True)
@@ -102,7 +101,7 @@ class Supervisor:
             self.end()
 
     def start(self) -> None:
-        """Start the daemons and wait until the nodes take jobs."""
+        """Start the daemons and wait until the nodes accept jobs."""
         folder, machine = self.folder, usable_machine()
         self.lock = (folder / PID_FILE).open("w")
         fcntl.flock(self.lock, fcntl.LOCK_EX)
@@ -128,8 +127,8 @@ class Supervisor:
 
         files = {"key-file": key, "socket": folder / "munge.socket", "pid-file": folder / "munged.pid"}
         files |= {"seed-file": folder / "munge.seed"}
-        # By itself, munged insists on a socket that everybody can reach: hence --force. That switches off its check of
-        # who may write to /tmp too, which `cluster.obstacle` has made before.
+        # By default, munged insists on a socket that every user can reach: hence --force. That also switches off its
+        # check of who may write to /tmp, which `cluster.obstacle` has already made.
         options = (f"--{name}={path}" for name, path in files.items())
         self.daemon("munged", "munged", "--foreground", "--force", *options)
         self.wait("munged", files["socket"].exists)
@@ -142,8 +141,8 @@ class Supervisor:
             self.daemon(f"n{number}", *slurmd, cpus=cpus, within=self.enter(number))
         self.wait("the nodes", self.all_idle)
         if not self.testbed and address() != addresses.LOOPBACK and address().startswith("127."):
-            # As 127.0.1.1 on Debian. Daemons listen there by now; an srun that does would never hear from its tasks,
-            # who answer to where it called from: among addresses of loopback, the kernel always calls from the first.
+            # Such as 127.0.1.1 on Debian. The daemons listen there by now. An srun that does would never hear from its
+            # tasks, which answer to the address it called from: within loopback, the kernel uses the first address.
             conf.write_text(conf.read_text().replace(",NoInAddrAny", ""))
         (folder / "up").write_text(f"{self.nodes} {node_cores(machine, self.nodes)}")
 
@@ -183,11 +182,11 @@ class Supervisor:
         return f"TaskProlog={prolog}"
 
     def enter(self, node: int | None = None) -> Sequence[str]:
-        """Return the command under which a daemon runs on a node of the testbed, or at its switch, if there is one."""
+        """Return the command prefix that runs a daemon on a node of the testbed, or at its switch; else nothing."""
         return self.testbed.enter(node) if self.testbed else ()
 
     def daemon(self, name: str, *argv: str, cpus: tuple[int, ...] = (), within: Sequence[str] = ()) -> None:
-        """Start a daemon, which ends with the supervisor; it and all under it have these CPUs alone."""
+        """Start a daemon, which ends with the supervisor; it and its children use only these CPUs."""
         supervisor = os.getpid()
 
         def prepare() -> None:
@@ -208,11 +207,11 @@ class Supervisor:
             )
 
     def log(self, name: str) -> Path:
-        """Return the file that a daemon prints to."""
+        """Return the file with a daemon's output."""
         return self.folder / "log" / f"{name}.log"
 
     def wait(self, what: str, is_ready: Callable[[], bool]) -> None:
-        """Wait for something to be ready; give up when a daemon ends, the time is up, or the starter is gone."""
+        """Wait until `is_ready`; give up if a daemon ends, time runs out, or the process that started this is gone."""
         began = reported = time.monotonic()
         while not is_ready():
             stop = self.tick(0.1)
@@ -229,15 +228,15 @@ class Supervisor:
                 reported = now
 
     def all_idle(self) -> bool:
-        """Whether every node is ready for jobs."""
+        """Return whether every node is ready for jobs."""
         states = query("sinfo", "-h", "-N", "-o", "%T", environ=environ(self.folder), timeout=1.0)
         return (states or "").split() == ["idle"] * self.nodes
 
     def tick(self, seconds: float) -> bool:
-        """Wait for so long, or until a signal; note which daemons ended; return whether it is time to end all."""
-        got = signal.sigtimedwait({signal.SIGCHLD, *STOP_SIGNALS}, seconds)
+        """Wait for `seconds` or a signal; note which daemons ended; return whether to end everything."""
+        received = signal.sigtimedwait({signal.SIGCHLD, *STOP_SIGNALS}, seconds)
         self.reap()
-        return got is not None and got.si_signo in STOP_SIGNALS
+        return received is not None and received.si_signo in STOP_SIGNALS
 
     def reap(self) -> None:
         """Note which daemons ended, and reap ended processes that have no other parent."""
@@ -251,7 +250,7 @@ class Supervisor:
                     os.waitpid(child.si_pid, 0)
 
     def ended(self) -> list[str]:
-        """Return the end of each daemon that ended, in words, with its last lines."""
+        """Return how each daemon that ended did so, with the last lines of its log."""
         ended = []
         for name, process in self.daemons.items():
             if process.returncode is not None:
@@ -265,7 +264,7 @@ class Supervisor:
         return "\n    ".join([f"The log of {name} ends:", *(line[:300] for line in lines)])
 
     def end(self) -> None:
-        """Cancel the jobs, which may save something, kill the processes that are left, and remove all files."""
+        """Cancel the jobs, which may save their state, kill the remaining processes, and remove all files."""
         if whole := (self.folder / "up").exists() and not self.ended():
             query("scancel", f"--partition={PARTITION}", environ=environ(self.folder))
         spared = {SCRIPT_RUNNER} if whole else PROGRAMS  # clients of a dead daemon would wait in vain
@@ -282,7 +281,7 @@ class Supervisor:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def jobs(self, spared: set[str]) -> list[psutil.Process]:
-        """Return the processes that are neither daemons nor have one of these names."""
+        """Return the processes that are neither daemons nor named in `spared`."""
         own = self.holders | {process.pid for process in self.daemons.values()}
         return [process for process in self.children() if process.pid not in own and _name(process) not in spared]
 
@@ -299,7 +298,7 @@ def slurm_conf(
     places: Sequence[Place],
     settings: Iterable[str],
 ) -> str:
-    """Return the configuration, in words that Slurm knows from 21.08 to 24.11; settings left out have their defaults.
+    """Return the configuration, with settings that Slurm 21.08 to 24.11 accepts; others have their defaults.
 
     Parameters
     ----------
@@ -312,7 +311,7 @@ def slurm_conf(
     places : sequence of Place
         The places of the controller and of each node.
     settings : iterable of str
-        Further lines.
+        Additional lines.
     """
     controller, *others = places
     user = psutil.Process().username()
@@ -330,15 +329,15 @@ def slurm_conf(
         f"SlurmdSpoolDir={folder}/spool/%n",
         f"SlurmctldPidFile={folder}/slurmctld.pid",
         f"SlurmdPidFile={folder}/%n.pid",
-        "ProctrackType=proctrack/linuxproc",  # the default wants control groups
+        "ProctrackType=proctrack/linuxproc",  # the default needs control groups
         "SelectType=select/cons_tres",
         "SelectTypeParameters=CR_Core",
         "SlurmdParameters=config_overrides",  # a node is a part of this machine, not all that slurmd sees
         "ReturnToService=2",
-        # Were another user to get a credential, there is nothing to see and no partition to submit to: RootOnly admits
-        # root and SlurmUser (_part_access_check in Slurm's job_mgr.c).
+        # Even with a credential, another user sees nothing and has no partition to submit to: RootOnly admits root and
+        # SlurmUser (_part_access_check in Slurm's job_mgr.c).
         "PrivateData=jobs,nodes,partitions,reservations,usage,users",
-        "SchedulerParameters=batch_sched_delay=0",  # else a job waits for others to come, for up to 3 s
+        "SchedulerParameters=batch_sched_delay=0",  # by default, a job waits up to 3 s for others
         *(
             f"NodeName=n{number} NodeHostname={host} NodeAddr={own} Port={port} CPUs={cpus} RealMemory={memory}"
             for number, (host, own, port) in enumerate(others, start=1)
@@ -349,17 +348,17 @@ def slurm_conf(
 
 
 def _places_here(n: int) -> list[Place]:
-    """Return this machine's own address, with n ports that are free."""
+    """Return this machine's address with each of n free ports."""
     own = address()
     return [Place(socket.gethostname(), own, port) for port in addresses.free_ports(n, own)]
 
 
 def _cgroup_plugin() -> str:
-    """Return the plugin that keeps slurmd away from control groups: `disabled`, which the manual has since 24.05.
+    """Return the plugin that keeps slurmd away from control groups: `disabled`, documented since 24.05.
 
-    Before, it is the plugin for their version 1, which does nothing until it is asked for a limit, whichever version
-    the machine has (tried with 22.05). That for version 2, which Slurm would choose itself, wants systemd or root
-    (https://slurm.schedmd.com/cgroup_v2.html). Remove what is for older ones when docs/upstream.md says so.
+    Older versions get the plugin for control groups version 1, which does nothing until a limit is requested, whichever
+    version the machine has (tried with 22.05). The plugin for version 2, Slurm's own choice, needs systemd or root
+    (https://slurm.schedmd.com/cgroup_v2.html). Remove the older case when docs/upstream.md says so.
     """
     version_line = (
         query("sinfo", "--version", environ={"PATH": programs.search_path()}) or ""
@@ -376,7 +375,7 @@ def _name(process: psutil.Process) -> str:
 
 
 def _close_pipes() -> None:
-    """Close the pipes to whoever started this."""
+    """Close the pipes to the process that started this one."""
     with Path(os.devnull).open("r+") as nothing:
         for number in range(3):
             os.dup2(nothing.fileno(), number)
@@ -386,23 +385,23 @@ def _close_pipes() -> None:
 
 
 def variables(folder: Path) -> dict[str, str]:
-    """Return the variables that lead `sbatch` and the like to the small Slurm in a folder."""
-    found = {"SLURM_CONF": str(folder / CONF)}
+    """Return the environment variables with which `sbatch` and the others find the small Slurm in a folder."""
+    settings = {"SLURM_CONF": str(folder / CONF)}
     commands = folder / COMMANDS_FOLDER
     if commands.exists():
         path = os.environ.get("PATH", os.defpath).split(os.pathsep)
-        found["PATH"] = os.pathsep.join(dict.fromkeys([str(commands), *path]))
-    return found
+        settings["PATH"] = os.pathsep.join(dict.fromkeys([str(commands), *path]))
+    return settings
 
 
 def environ(folder: Path) -> dict[str, str]:
-    """Return the whole environment of the small Slurm's daemons and queries: nothing of another Slurm's job."""
+    """Return the complete environment of the small Slurm's daemons and queries, without another Slurm's variables."""
     path = os.pathsep.join([str(folder / COMMANDS_FOLDER), programs.search_path()])
     return {"PATH": path, "SLURM_CONF": str(folder / CONF)}
 
 
 def query(*argv: str, environ: Mapping[str, str], timeout: float = ANSWER_TIMEOUT_S) -> str | None:
-    """Return the output of a command of Slurm's; None when it fails, or has no answer in time."""
+    """Return the output of a Slurm command; None if it fails or does not answer in time."""
     try:
         done = subprocess.run(
             argv,
@@ -418,15 +417,15 @@ def query(*argv: str, environ: Mapping[str, str], timeout: float = ANSWER_TIMEOU
 
 
 def address() -> str:
-    """Return the address that this machine's name stands for: under NoInAddrAny, Slurm listens there alone."""
+    """Return the address of this machine's name: under NoInAddrAny, Slurm listens only there."""
     return str(socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET, socket.SOCK_STREAM)[0][4][0])
 
 
 def main(link: str, nodes: str, until: str, rate: str) -> None:
-    """Run a supervisor, in a process of its own that nobody has to wait for."""
+    """Run a supervisor in a detached process."""
     if os.fork():
         os._exit(0)
-    os.umask(0o077)  # the key, and the configuration that leads to it, are the user's alone
+    os.umask(0o077)  # only the user can read the key and the configuration
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD, *STOP_SIGNALS})
     adopt_orphans()
     try:

@@ -83,6 +83,13 @@ class Ratio(_Interval):
         """Whether the first speed is the higher one: by rank with outliers, else by the mean."""
         return self.won > self.lost if self.outliers else self.value > 1
 
+    @property
+    def verdict_by_rounds(self) -> str:
+        """The verdict and the record, such as "faster, best in 6 of 6" or "slower in 5 of 6"."""
+        if self.record.startswith(self.verdict):
+            return self.record
+        return self.verdict if self.record in self.verdict else f"{self.verdict}, {self.record}"
+
     def __str__(self) -> str:
         """Return it as in `3.42 (3.31 to 3.53)`; where the rank decides against the interval, with the record."""
         if math.isnan(self.low):

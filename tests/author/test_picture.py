@@ -4,6 +4,7 @@ import nbformat
 import pytest
 
 from labkit.system import paths
+from labkit.system.errors import LabError
 from labkit_author import build, picture
 
 
@@ -41,3 +42,9 @@ def test_without_outputs_the_file_stays(root, monkeypatch):
     monkeypatch.setattr(build, "stored", lambda source: notebook())
     assert picture.write() is None
     assert (root / picture.FILE).read_bytes() == b"earlier"
+
+
+def test_a_changed_alternative_text_is_reported(root, monkeypatch):
+    monkeypatch.setattr(build, "stored", lambda source: notebook((b"other", "Speed")))
+    with pytest.raises(LabError, match=r"correct picture\.ALT"):
+        picture.write()

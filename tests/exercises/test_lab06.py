@@ -122,9 +122,13 @@ def by_rank(won, lost):
 @pytest.mark.parametrize(
     ("gain", "again", "verdict"),
     [
-        (Ratio(1.2, 1.1, 1.3), (40, 2), "the ring is faster; n servers retransmit 40 segments per call"),
-        (Ratio(1.2, 1.1, 1.3), (40, 2), "the ring 2: incast is a likely reason"),
-        (Ratio(1.2, 1.1, 1.3), (2, 2), "incast doesn't explain it"),
+        (
+            Ratio(1.2, 1.1, 1.3),
+            (40, 2),
+            "the ring is faster; segments retransmitted per call: n servers 40.0, ring 2.0",
+        ),
+        (Ratio(1.2, 1.1, 1.3), (40, 2), "ring 2.0. Incast is a likely reason"),
+        (Ratio(1.2, 1.1, 1.3), (2, 2), "Incast doesn't explain it"),
         (Ratio(1.2, 0.9, 1.6), (40, 2), "the ring is not significantly faster"),
         (Ratio(0.8, 0.7, 0.9), (40, 2), "the ring is not significantly faster"),
         (Ratio(1.2), (40, 2), "the ring is not significantly faster"),

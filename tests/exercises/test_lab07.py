@@ -80,7 +80,7 @@ def launched(request, tmp_path_factory):
 
 
 def test_the_module_is_what_the_checks_know(student, tmp_path):
-    """Its imports, and the functions in the order of the exercises: each stands beside those before it."""
+    """It has its imports, and the functions in the order of the exercises: each may call the earlier ones."""
     text = (tmp_path / "work" / "plan.py").read_text()
     assert text.startswith(student.check.lab.checks[1].imports + "\n")
     assert text.count("import") == 2
@@ -92,7 +92,7 @@ def test_the_module_is_what_the_checks_know(student, tmp_path):
 
 
 def test_a_script_that_fails_in_a_launch_of_its_own(student, capsys):
-    """As a student runs it, and not in the one launch of the tests above."""
+    """The script runs as a student runs it, not in the shared launch of the tests above."""
     student.check(4, student.answer(4, Change(before="    hvd.init()\n", after="")))
     assert "has not been initialized; use hvd.init(), in line" in capsys.readouterr().out
 
@@ -103,29 +103,29 @@ def test_the_serial_script_trains(launched):
 
 
 def test_the_run_that_looks_distributed_is_not(launched):
-    """What section 8 is about: no error, and yet the weights differ."""
+    """Section 8's script raises no error, and yet the weights differ."""
     for lines in launched["silent.py"]:
         (difference,) = [line for line in lines if line.startswith("largest difference")]
         assert float(difference.split()[-1]) > 0
 
 
 def test_a_launch_measures_each_variant_in_each_round(launched):
-    found = launched["speeds.json"]
-    assert list(found["speeds"]) == list(VARIANTS)
-    assert all(len(speeds) == 2 and min(speeds) > 0 for speeds in found["speeds"].values())
-    assert found["gradients"] == 4 * 421_642
-    assert set(itertools.chain(*found["sent"].values())) == {0.0}  # they are not counted, unless asked for
+    measured = launched["speeds.json"]
+    assert list(measured["speeds"]) == list(VARIANTS)
+    assert all(len(speeds) == 2 and min(speeds) > 0 for speeds in measured["speeds"].values())
+    assert measured["gradients"] == 4 * 421_642
+    assert set(itertools.chain(*measured["sent"].values())) == {0.0}  # bytes are counted only on request
 
 
-def test_a_rank_with_a_batch_more_hangs_and_horovod_says_so(student, tmp_path):
-    """What section 3 shows: without the variables, it would go on for ever."""
+def test_a_rank_with_an_extra_batch_hangs_and_horovod_reports_it(student, tmp_path):
+    """Section 3's run ends because of the variables; without them, it would hang forever."""
     from labkit.mpi.launch import run_ranks
 
     env = {"HOROVOD_STALL_CHECK_TIME_SECONDS": 1, "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": 2}
     run = run_ranks(2, tmp_path / "work" / "uneven.py", threads=1, env=env, timeout=300, show=False)
-    said = {line.replace("!", "") for line in run.lines[0]}  # which marks a rank that is to be ended
-    assert {"Missing ranks:", "Horovod has shut down."} <= said
-    assert {"0: [accuracy]", "1: [gradient]"} & said  # the rank that waited first is told by itself at times
+    lines = {line.replace("!", "") for line in run.lines[0]}  # the mark of a stalled rank
+    assert {"Missing ranks:", "Horovod has shut down."} <= lines
+    assert {"0: [accuracy]", "1: [gradient]"} & lines  # sometimes only the first stalled rank is reported
     assert "end of the epoch" not in run.lines[0] + run.lines[1]
 
 
@@ -255,7 +255,7 @@ def test_oversubscribed_ranks_are_named_and_compared(capsys):
     assert "oversubscribed" not in out[0]
     assert out[1].endswith("(oversubscribed: 4 threads on 2 cores)")
     assert out[2].startswith("  0.70× (")
-    assert out[2].endswith(" of 2 × 1: slower")
+    assert out[2].endswith(" vs 2 × 1: slower")
 
 
 def test_time_to_accuracy_is_of_what_all_reached(capsys):

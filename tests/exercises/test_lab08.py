@@ -128,6 +128,20 @@ def test_with_an_outlier_the_report_on_scaling_goes_by_rank(capsys):
     assert weak.endswith("below 100%")
 
 
+@pytest.mark.parametrize(
+    ("steps", "sentence"),
+    [
+        ([1.2, 1.21, 1.19], "Computing hides 50% (44% to 56%) of the exchange at this rate."),
+        ([1.2, 1.6, 1.0], "of the exchange at this rate, so perhaps nothing."),
+        ([1.6, 1.61, 1.59], "Nothing is hidden at this rate: a step takes longer than computing and exchange."),
+        ([1.2], "One launch doesn't show how much of the exchange is hidden."),
+    ],
+)
+def test_hidden_exchange_is_stated_as_far_as_launches_show_it(steps, sentence):
+    hidden = cells("hiding")["hiding"](np.ones(len(steps)), np.full(len(steps), 0.4), np.array(steps))
+    assert hidden.endswith(sentence)
+
+
 def test_shares_are_of_n_nodes_and_leave_out_what_is_no_training():
     speeds = {"alone": [1000, 1010], "side by side": [2000, 2020], "exchange": [1800, 1818], "gradients alone": [9, 9]}
     shares = cells("shares_of")["shares_of"](speeds, 2)
@@ -271,7 +285,7 @@ def test_the_report_on_a_storage_says_what_its_rounds_show(storage, verdict, pre
     functions["report_storage"](speeds, [1, 2])
     lines = capsys.readouterr().out.splitlines()
     assert "predicted 100%" in lines[1]
-    assert lines[2].startswith("2 trained 2,000 images/s from files, ")
+    assert lines[2].startswith("2 nodes: 2,000 images/s from files, ")
     assert verdict in lines[2]
     assert prediction in lines[3]
     assert "of 2 within 10%" in lines[4]

@@ -1,7 +1,9 @@
 import numpy as np
+import openvino
+import openvino_genai
 import pytest
 
-from labkit.models.decoder import EPSILON, Decoder, Shape, openvino_model, random_weights
+from labkit.models.decoder import EPSILON, Decoder, Shape, for_genai, openvino_model, random_weights
 
 SHAPE = Shape(layers=2, width=24, heads=3, symbols=20, context=40)
 
@@ -119,3 +121,19 @@ def test_random_weights_have_their_shapes_and_come_again_by_their_seed():
     assert all(each.dtype == np.float32 for each in one.values())
     assert all((one[name] == again[name]).all() and (one[name] != other[name]).any() for name in shapes)
     assert SHAPE.block_weights == sum(rows * columns for name, (rows, columns) in shapes.items() if "." in name)
+
+
+@pytest.mark.parametrize("backend", ["SDPA", "PA"])
+def test_genai_writes_what_the_decoder_writes(tmp_path, backend):
+    shape = Shape(layers=2, width=128, heads=2, context=40)
+    weights = random_weights(shape)
+    decoder, prompt = Decoder(openvino_model(shape, weights)), np.arange(9)[None]
+    tokens = [int(decoder.forward(prompt)[0, -1].argmax())]
+    while len(tokens) < 8:
+        tokens.append(int(decoder.forward(np.array([tokens[-1:]]))[0, -1].argmax()))
+    openvino.save_model(for_genai(openvino_model(shape, weights)), tmp_path / "openvino_model.xml", False)
+    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": 0}')
+    precisions = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
+    pipeline = openvino_genai.LLMPipeline(str(tmp_path), "CPU", ATTENTION_BACKEND=backend, **precisions)
+    assert pipeline.generate(openvino.Tensor(prompt), max_new_tokens=8, ignore_eos=True).tokens == [tokens]

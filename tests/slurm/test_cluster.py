@@ -405,7 +405,7 @@ def test_a_machine_whose_name_leads_nowhere_is_reported_what_to_do(monkeypatch):
 
 @pytest.mark.parametrize("nodes", [0, -1, 65, "2", 2.0, None])
 def test_nodes_that_make_no_sense_are_refused(nodes, tmp_path):
-    with pytest.raises(LabError, match="nodes is a whole number from 1 to 64"):
+    with pytest.raises(LabError, match="nodes must be an integer from 1 to 64"):
         Cluster(tmp_path / "cluster").up(nodes)
 
 
@@ -426,7 +426,7 @@ def test_what_another_user_puts_into_the_state_does_no_harm(another, tmp_path):
     assert (precious / "file").read_text() == "of years"
     another.link.mkdir()
     for ask in (lambda: another.up(1), another.down, another.status, another.slurm):
-        with pytest.raises(LabError, match="is no link to a cluster: remove it"):
+        with pytest.raises(LabError, match="is not a link: remove it"):
             ask()
     another.link.rmdir()
 

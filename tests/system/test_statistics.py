@@ -193,6 +193,14 @@ def test_where_ranks_decide_the_record_stands_next_to_the_interval():
     assert str(ratio([2.0, 2.1, 2.2], [1, 1, 1])).count(";") == 0
 
 
+def test_a_verdict_has_its_record_once():
+    assert ratio([2.0, 2.1, 2.2], [1, 1, 1]).verdict_by_rounds == "faster, best in 3 of 3"
+    assert ratio([0.5, 0.51, 0.52], [1, 1, 1]).verdict_by_rounds == "slower in 3 of 3"
+    assert ratio([2.0], [1.0]).verdict_by_rounds == "one round only, so there is no interval"
+    unclear = ratio([1.44, 0.9, 8.6, 1.01, 0.95, 1.1], np.ones(6))
+    assert unclear.verdict_by_rounds.count(" of 6") == 1
+
+
 @pytest.mark.parametrize(
     "rounds",
     [

@@ -1,5 +1,6 @@
 """However testbeds end, and at whatever moment, nothing of them is left."""
 
+import contextlib
 import json
 import os
 import random
@@ -106,6 +107,13 @@ def test_a_process_that_is_struck_while_it_makes_a_testbed_leaves_nothing(proces
     assert wait_until(lambda: not any(map(lives, started)), 30), started
 
 
+def name_of(process: psutil.Process) -> str:
+    """Return a process's name; nothing when it has ended."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.name()
+    return ""
+
+
 @pytest.mark.parametrize("victim", [*SIGNALS, "the shell", "a node", "mpirun"])
 def test_a_process_that_is_struck_while_ranks_run_leaves_nothing(process, nothing_left, victim):
     pids = list(map(int, process.stdout.readline().split()))
@@ -113,7 +121,7 @@ def test_a_process_that_is_struck_while_ranks_run_leaves_nothing(process, nothin
 
     def mpiruns() -> list[psutil.Process]:
         below = psutil.Process(process.pid).children(recursive=True)
-        return [each for each in below if lives(each) and each.name() == "mpiexec.hydra"]
+        return [each for each in below if lives(each) and name_of(each) == "mpiexec.hydra"]
 
     assert wait_until(mpiruns, 60)
     time.sleep(random.uniform(0, 3))
