@@ -23,7 +23,7 @@ TOOLS = """
     sed sh sha256sum sleep sort stat tail tar timeout uname
 """
 COPIED = (
-    *("lab", "pyproject.toml", "uv.lock", "env/uv.txt"),
+    *("lab", "pyproject.toml", "uv.lock", "env/uv.txt", "env/variables.txt"),
     *("env/torch/requirements.txt", "labkit/__init__.py", "labkit/cli", "labkit/system"),
 )
 
@@ -50,7 +50,7 @@ case $what in
     venv=.venv; [[ $what != openmp ]] || venv=env/openmp/.venv
     mkdir -p $venv/bin
     echo "VIRTUAL_ENV='$PWD/$venv'" >$venv/bin/activate
-    printf '#!/usr/bin/env bash\\nexec {sys.executable} "$@"\\n' >$venv/bin/python
+    printf '#!/usr/bin/env bash\\nPYTHONPATH=%q exec {sys.executable} "$@"\\n' "$PWD" >$venv/bin/python
     printf '#!/usr/bin/env bash\\necho "labkit $*"\\n' >$venv/bin/labkit
     chmod +x $venv/bin/python $venv/bin/labkit ;;
 esac
@@ -97,7 +97,7 @@ class Checkout:
         (self.folder / "sitecustomize.py").write_text(f"import os\nos.geteuid = lambda: {number}\n")
 
     def start(self, *arguments: str, **variables: str) -> subprocess.Popen:
-        places = {"PATH": str(self.path), "HOME": str(self.folder), "PYTHONPATH": str(self.folder)}
+        places = {"PATH": str(self.path), "HOME": str(self.folder)}
         return subprocess.Popen(
             [self.folder / "lab", *arguments],
             env=places | variables,
@@ -382,7 +382,7 @@ def install_extra(checkout: Checkout, name: str) -> subprocess.CompletedProcess:
     return subprocess.run(
         [checkout.folder / ".venv/bin/python", "-c", f"from labkit.cli import setup; setup.install_{name}()"],
         cwd=checkout.folder,
-        env={"PATH": str(checkout.path), "PYTHONPATH": str(checkout.folder), "PIP_FIND_LINKS": "/wheels"},
+        env={"PATH": str(checkout.path), "PIP_FIND_LINKS": "/wheels"},
         capture_output=True,
         text=True,
         timeout=60,

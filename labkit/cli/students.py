@@ -3,7 +3,6 @@
 import functools
 import json
 import os
-import secrets
 import signal
 from pathlib import Path
 from typing import Annotated
@@ -16,18 +15,6 @@ from labkit.system.errors import LabError
 
 app = typer.Typer()
 command = functools.partial(app.command, rich_help_panel="The labs")
-# Whatever a machine's configuration has (/etc/jupyter): nobody gets in without the token, nor from another page.
-SAFE_SERVER = (
-    "--ServerApp.identity_provider_class=jupyter_server.auth.identity.PasswordIdentityProvider",
-    "--PasswordIdentityProvider.hashed_password=",
-    "--ServerApp.allow_unauthenticated_access=False",
-    "--ServerApp.allow_origin=",
-    "--ServerApp.allow_origin_pat=",
-    "--ServerApp.allow_remote_access=False",
-    "--ServerApp.disable_check_xsrf=False",
-    "--ServerApp.certfile=",
-    "--ServerApp.keyfile=",
-)
 
 
 @command(epilog="Example: `./lab setup` or `./lab setup --from /media/stick/labs`")
@@ -81,6 +68,7 @@ def start(
     write goes into `work/` there. `AGENTS.md` there tells coding assistants to explain, not to solve; it is yours to
     change. It runs until Ctrl-C; without a browser on this machine, open the printed address.
     """
+    from jupyter_core.paths import SYSTEM_CONFIG_PATH
     from jupyterlab.labapp import LabApp
 
     from labkit.exercises import catalogue, working_copies
@@ -89,16 +77,14 @@ def start(
     notebook = working_copies.copy_path(catalogue.find(lab), folder)
     _report_copies(folder)
     os.environ["LAB_FOLDER"] = str(folder)  # for lab reset and lab report in JupyterLab's terminals
-    os.environ.update(kernels.settings_paths(os.environ))
+    os.environ.update(kernels.JUPYTER_VARIABLES)
+    SYSTEM_CONFIG_PATH.clear()  # /etc/jupyter, which could start servers without a token
     if with_huge_pages and (reason := huge_pages.problem()):
         print(f"--huge-pages changes nothing here: {reason}.")
     elif with_huge_pages:
         os.environ.update(huge_pages.VARIABLES)
         print("The kernels have pages of 2 MB: what they measure may differ from what they measured without.")
-    token = secrets.token_hex(24)
     options = [
-        f"--PasswordIdentityProvider.token={token}",
-        *SAFE_SERVER,
         f"--ServerApp.root_dir={folder}",
         f"--LabApp.default_url=/lab/tree/{notebook.name}",
         "--ServerApp.ip=127.0.0.1",
@@ -112,8 +98,10 @@ def start(
     with kernels.private_folder() as runtime:
         os.environ["JUPYTER_RUNTIME_DIR"] = str(runtime)  # for the kernels' sockets, and a file that has the token
         server = LabApp.initialize_server(argv=options)
-        if server.identity_provider.token != token:
-            raise LabError("JupyterLab would not use the kit's token. An administrator can look into /etc/jupyter.")
+        if not server.identity_provider.token:
+            raise LabError(
+                f"JupyterLab would start without a token: delete its configuration in {os.environ['JUPYTER_CONFIG_DIR']}."
+            )
         if forward := _forward_command(server.port):
             told = f"\n    Have this run on your own machine, and open the last address there:\n        {forward}\n"
             server.io_loop.add_callback(print, told, flush=True)  # below the address, which the start prints

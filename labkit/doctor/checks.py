@@ -1,7 +1,6 @@
 """The checks: the meaning of the facts for each lab, and the remedies. They touch nothing but the facts."""
 
 import dataclasses
-import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -120,8 +119,6 @@ def _python(facts: Facts) -> Judgement:
     seen = f"{facts.python} in {shown(Path(facts.prefix))}"
     if not facts.python.startswith("3.11."):
         return "fail", f"{seen}; the packages are locked for 3.11", REBUILD
-    if path := facts.environ.get("PYTHONPATH"):
-        return "warn", f"{seen}, but packages in PYTHONPATH={path} come first", _unset("PYTHONPATH")
     return "ok", seen, ""
 
 
@@ -203,14 +200,6 @@ def _onednn(facts: Facts) -> Judgement:
         log = onednn.describe(facts.onednn.output.splitlines())
         version, threads, isa = (log.get(key, "unknown") for key in ("version", "threads", "isa"))
         return "ok", f"{version}, on, {threads.partition(',')[0]} runtime, {isa}", ""
-    # TensorFlow's own choice, IsMklEnabled in tensorflow/core/util/util.cc: on where one of these is found.
-    by_default = not {"VNNI", "BF16", "AMX"}.isdisjoint(facts.machine.isa)
-    name = "TF_ENABLE_ONEDNN_OPTS"
-    switch_on = _unset(name) if by_default else f"`export {name}=1`{AND_RESTART}"
-    if facts.environ.get(name, "").lower() in ("0", "false"):
-        return "warn", f"off: {name}={facts.environ[name]}", switch_on
-    if not by_default:
-        return "warn", "off: TensorFlow does not use it by itself on a CPU without VNNI, BF16 and AMX", switch_on
     return "warn", "off: a convolution ran without it", REBUILD
 
 
@@ -227,10 +216,9 @@ def _other_mpi(facts: Facts) -> tuple[str, str] | None:
     if facts.other_mpi:
         seen = f"LD_LIBRARY_PATH puts {facts.other_mpi}/libmpi.so.12 before this environment's"
         return seen, _unset("LD_LIBRARY_PATH")
-    # MPICH, its launcher and the library under it read these; clusters set them for an MPI of their own. Open MPI's
-    # (OMPI_…) and Intel MPI's (I_MPI_…) were tried, and change nothing here.
-    if names := sorted(name for name in facts.environ if name.startswith(("HYDRA_", "MPICH_", "MPIR_CVAR_", "UCX_"))):
-        return f"set for another MPI, and read by this one: {', '.join(names)}", _unset(*names)
+    # A cluster may set them for an MPI of its own, or for jobs on several nodes, where this one needs them.
+    if names := sorted(name for name in facts.environ if name.startswith("UCX_")):
+        return f"may be set for another MPI, and this one reads them: {', '.join(names)}", _unset(*names)
     return None
 
 
@@ -240,8 +228,6 @@ def _fix_of_probe(facts: Facts, error: str) -> str:
         return MORE_MEMORY
     if "Not over after" in error:
         return "run the doctor again while the machine does nothing else"
-    if facts.environ.get("PYTHONPATH"):
-        return _unset("PYTHONPATH")
     disturbance = _other_mpi(facts)
     return disturbance[1] if disturbance else REBUILD
 
@@ -259,18 +245,11 @@ def _optional(probe: ProbeResult, without: str = "") -> Judgement:
 
 
 def _kernel(facts: Facts) -> Judgement:
-    folder, *answer = facts.kernel.output.splitlines() or [""]
-    if not facts.kernel.error and answer[-1] == facts.prefix:
+    prefix = facts.kernel.output
+    if not facts.kernel.error and prefix == facts.prefix:
         return "ok", "python3 is this environment's Python", ""
-    seen = facts.kernel.error or f"python3 is {answer[0]}, not this environment's"
-    if not folder or Path(folder).is_relative_to(facts.prefix):
-        return "fail", seen, _fix_of_probe(facts, seen)
-    # Where Jupyter looks first, see jupyter_core.paths.jupyter_path: JUPYTER_PATH, then the environment when the user
-    # owns it, then the user's folder; without ownership, as on a shared installation, the user's comes before.
-    first = filter(None, facts.environ.get("JUPYTER_PATH", "").split(os.pathsep))
-    by_path = any(Path(folder).is_relative_to(path) for path in first)
-    fix = _unset("JUPYTER_PATH") if by_path else f"`export JUPYTER_PREFER_ENV_PATH=1`{AND_RESTART}"
-    return "fail", f"{seen} (from {folder})", fix
+    seen = facts.kernel.error or f"python3 runs in {prefix}, not in this environment"
+    return "fail", seen, _fix_of_probe(facts, seen)
 
 
 def _labs_data(facts: Facts) -> Judgement:

@@ -1,5 +1,6 @@
 """The beginning of a lab's notebook: its checks, its results file, the machine, and how pictures look."""
 
+import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -56,6 +57,8 @@ def open_lab(number: str, namespace: dict[str, Any]) -> OpenLab:
     machine = usable_machine()
     cores = plural(machine.usable_cores, "core")
     print(f"{machine.model}: {cores} for this notebook, {', '.join(machine.isa) or 'no AVX2'}")
+    if cleared := os.environ.get("LAB_CLEARED"):
+        print(f"Not passed on, because results would change: {cleared} (env/variables.txt has the rules).")
     if shared := lease.slots():
         slots = plural(len(shared), "measuring slot")
         print(f"{slots} of {plural(lease.slot_cores(), 'core')} each: measurements wait until one is free.")

@@ -1,21 +1,24 @@
-"""Which of the user's variables reach the kit's programs, for those that the script `lab` doesn't start."""
+"""The rules for environment variables, applied to notebook kernels that `./lab` did not start."""
 
 from collections.abc import MutableMapping
 from fnmatch import fnmatchcase
 
 from labkit.system import paths
 
-RULES = paths.ENV / "variables.txt"  # `lab` reads it too
+RULES = paths.ENV / "variables.txt"  # the script `lab` reads the same file
 
 
-def settle(environ: MutableMapping[str, str]) -> None:
-    """Clear and set variables as `env/variables.txt` says."""
-    rules = [(line[0], line[2:]) for line in RULES.read_text().splitlines() if line[:1] in {*"+-!="}]
-    for name in list(environ):
+def settle(environ: MutableMapping[str, str]) -> list[str]:
+    """Clear and set variables by the rules; return the names of those cleared that would have changed results."""
+    lines = RULES.read_text(encoding="utf-8").splitlines()
+    rules = [(line[0], line[2:].replace("{kit}", str(paths.ROOT))) for line in lines if line[:1] in {*"+-!="}]
+    settings = dict(rule.split("=", 1) for mark, rule in rules if mark == "=")
+    cleared = []
+    for name in sorted(environ):
         mark = next((mark for mark, pattern in rules if fnmatchcase(name, pattern)), "+")
+        if mark == "!" and environ[name] != settings.get(name):
+            cleared.append(name)
         if mark in "-!":
             del environ[name]
-    for mark, setting in rules:
-        if mark == "=":
-            name, _, value = setting.replace("{kit}", str(paths.ROOT)).partition("=")
-            environ[name] = value
+    environ.update(settings)
+    return cleared

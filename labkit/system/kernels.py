@@ -3,16 +3,22 @@
 Every user of the machine can connect to TCP ports of loopback, which are Jupyter's default.
 """
 
-import os
 import tempfile
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from labkit.system import paths
 
 TRANSPORT = "ipc"
+# With these, Jupyter reads the kit's settings and kernel, and keeps what is set in JupyterLab's menus: no configuration
+# of the user's changes what the labs do.
+JUPYTER_VARIABLES = {
+    "JUPYTER_CONFIG_DIR": str(paths.STATE / "jupyter"),
+    "JUPYTER_CONFIG_PATH": str(paths.ENV / "jupyter"),
+    "JUPYTER_PATH": str(paths.ENV / "jupyter"),
+}
 
 
 @contextmanager
@@ -29,13 +35,3 @@ def private_folder() -> Iterator[Path]:
 def options(folder: Path) -> dict[str, str]:
     """Return the options of a `KernelManager` whose kernel is reached by sockets in `folder`."""
     return {"transport": TRANSPORT, "connection_file": str(folder / f"kernel-{uuid.uuid4()}.json")}
-
-
-def settings_paths(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that have Jupyter find this kit's settings and kernel, and none of its user's settings."""
-    own = str(paths.ENV / "jupyter")
-    return {
-        "JUPYTER_CONFIG_DIR": str(paths.STATE / "jupyter"),  # and what is set in JupyterLab, such as its theme
-        "JUPYTER_CONFIG_PATH": os.pathsep.join(filter(None, (own, environ.get("JUPYTER_CONFIG_PATH")))),
-        "JUPYTER_PATH": os.pathsep.join(filter(None, (environ.get("JUPYTER_PATH"), own))),  # a user's own come first
-    }

@@ -26,7 +26,7 @@ def main() -> None:
             from labkit_classroom.hub import verify
 
             (folder / verify.FILE).write_text(json.dumps(verify.probe(folder)))
-        os.environ.update(kernels.settings_paths(os.environ), SHELL="/bin/bash", JUPYTER_PREFER_ENV_PATH="1")
+        os.environ.update(kernels.JUPYTER_VARIABLES, SHELL="/bin/bash", JUPYTER_PREFER_ENV_PATH="1")
         os.chdir(folder)
     except (LabError, OSError) as error:  # such as a full disk
         raise SystemExit(f"lab: {error}") from error

@@ -57,8 +57,8 @@ kernelapp.IOPubThread = IOPubThread
 sys.modules["debugpy"] = None
 importlib.import_module("ipykernel.debugger")
 del sys.modules["debugpy"]
-environment.settle(os.environ)
+os.environ["LAB_CLEARED"] = " ".join(environment.settle(os.environ))  # `open_lab` prints them
 with scratch.folder() as private:
     os.environ["TMPDIR"] = tempfile.tempdir = str(private)
-    os.environ["IPYTHONDIR"] = str(private / "ipython")  # and not the user's, with settings of its own
+    os.environ["IPYTHONDIR"] = str(private / "ipython")  # not the user's settings
     kernelapp.launch_new_instance()
