@@ -62,7 +62,7 @@ WORDS = (
 FILES = ("file", "folder", "pipe", "loop", "missing", "empty", "nested", "folder/x.md", "file/x.ics", "out.png")
 DEVICES = ("/dev/full", "/dev/null", "/dev/zero", "/proc/self/mem", "/dev/stdin")
 NASTY = st.sampled_from([*WORDS, *FILES, *DEVICES])
-VARIABLES = ("LAB_FOLDER", "LAB_DATA", "LAB_ROOM", "HOME", "XDG_STATE_HOME", "KERAS_HOME", "COLUMNS", "TERM", "SHELL")
+VARIABLES = ("LAB_FOLDER", "LAB_DATA", "LAB_ROOM", "HOME", "XDG_STATE_HOME", "COLUMNS", "TERM", "SHELL")
 CHANGES = {"os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.symlink", "os.link", "os.truncate", "sqlite3.connect"}
 BEGINS = {"subprocess.Popen", "os.fork", "os.exec", "os.posix_spawn", "os.system", "os.kill", "os.killpg"}
 

@@ -20,6 +20,18 @@ from labkit.system import processes
 
 pytestmark = pytest.mark.slow  # each starts JupyterLab or a kernel
 NOBODY = 65534
+# Configuration that users have for programs of their own: none may reach the kit's.
+OPEN_SERVER = {"token": "", "password": "", "allow_origin": "*", "disable_check_xsrf": True, "certfile": "/gone.pem"}
+CONFIGURATION = {
+    ".jupyter/jupyter_server_config.json": json.dumps({"ServerApp": OPEN_SERVER, "IdentityProvider": {"token": ""}}),
+    ".jupyter/jupyter_notebook_config.py": "c.NotebookApp.token = ''",
+    ".jupyter/lab/user-settings/@jupyterlab/apputils-extension/themes.jupyterlab-settings": "not JSON",
+    ".ipython/profile_default/startup/00.py": "intruder = 1",
+    ".ipython/profile_default/ipython_config.py": "c.InteractiveShell.ast_node_interactivity = 'all'",
+    ".keras/keras.json": json.dumps({"backend": "torch", "floatx": "float16", "image_data_format": "channels_first"}),
+    ".config/matplotlib/matplotlibrc": "text.usetex: True\nfigure.figsize: 1, 1",
+}
+VARIABLES = {"KERAS_BACKEND": "jax", "OMP_NUM_THREADS": "1", "PYTHONPATH": "/gone", "PMI_FD": "3", "MPLBACKEND": "pdf"}
 START = [sys.executable, "-c", "from labkit.cli import main; main()", "start", "--no-browser", "--folder"]
 
 
@@ -29,12 +41,17 @@ class Lab:
     def __init__(self, home: Path):
         home = home / ("long-" * 20)  # Jupyter's own folder in there has too long a path for a socket
         home.mkdir()
+        for name, text in CONFIGURATION.items():
+            file = home / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
         self.log = home / "log"
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
                 [*START, home / "labs"],
                 env={
                     **os.environ,
+                    **VARIABLES,
                     "HOME": str(home),
                     "USER": "ada",
                     "SSH_CONNECTION": "192.0.2.7 40000 192.0.2.1 2222",
@@ -141,12 +158,34 @@ def notebook(lab):
     notebook.close()
 
 
+def test_nobody_gets_in_without_the_token_whatever_a_configuration_file_says(lab):
+    assert lab.token
+    for method, what in (("GET", "contents"), ("POST", "terminals"), ("POST", "kernels")):
+        assert requests.request(method, f"{lab.url}api/{what}", timeout=60).status_code == 403
+    reply = requests.get(f"{lab.url}api/contents?token={lab.token}", headers={"Origin": "http://x.test"}, timeout=60)
+    assert reply.headers.get("Access-Control-Allow-Origin") != "*"
+
+
+def test_no_configuration_of_the_user_reaches_a_notebook(notebook):
+    for code, answer in {
+        "'intruder' in globals()": False,
+        "__import__('os').environ.get('PMI_FD')": None,
+        "__import__('os').environ['LAB_CLEARED']": "KERAS_BACKEND OMP_NUM_THREADS",
+        "(keras.config.backend(), keras.config.floatx(), keras.config.image_data_format())": (
+            *("tensorflow", "float32", "channels_last"),
+        ),
+        "(mpl.rcParams['text.usetex'], mpl.get_backend())": (False, "inline"),
+    }.items():
+        start = "import keras, matplotlib as mpl; from labkit.display import plots; plots.use_style()\n"
+        assert notebook.run(f"{start}print(repr({code}))")[1].strip() == repr(answer)
+
+
 def listeners(process: psutil.Process) -> list[tuple[str, int]]:
     return [tuple(one.laddr) for one in process.net_connections("inet") if not one.raddr]
 
 
-def sockets(folder: Path) -> list[Path]:
-    return [path for path in folder.iterdir() if stat.S_ISSOCK(path.stat().st_mode)]
+def sockets(process: psutil.Process) -> list[Path]:
+    return [Path(one.laddr) for one in process.net_connections("unix") if one.laddr]
 
 
 def test_kernels_have_no_tcp_port_also_after_a_restart(lab, notebook):
@@ -190,15 +229,14 @@ def test_who_came_by_ssh_gets_the_command_that_leads_here_and_to_nobody_else(lab
 
 
 def test_all_that_leads_to_a_kernel_is_in_a_folder_for_its_owner_alone(lab, notebook):
-    opened = {Path(one.laddr) for one in notebook.process().net_connections("unix") if one.laddr}
-    assert opened == set(sockets(lab.folder))
+    assert {path.parent for path in sockets(notebook.process())} == {lab.folder}
     assert lab.folder.stat().st_uid == os.geteuid()
     assert stat.S_IMODE(lab.folder.stat().st_mode) & 0o077 == 0
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="ANOTHER USER'S KERNEL NOT TESTED HERE: only root can be another user")
 def test_another_user_cannot_connect_to_a_kernel(lab, notebook):
-    known = sockets(lab.folder)
+    known = sockets(notebook.process())
     assert len(known) >= 5
     for path in known:
         with socket.socket(socket.AF_UNIX) as mine, socket.socket(socket.AF_UNIX) as theirs:

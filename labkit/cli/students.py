@@ -100,7 +100,7 @@ def start(
         server = LabApp.initialize_server(argv=options)
         if not server.identity_provider.token:
             raise LabError(
-                f"JupyterLab would start without a token: delete its configuration in {os.environ['JUPYTER_CONFIG_DIR']}."
+                f"JupyterLab would start without a token: delete what is in {os.environ['JUPYTER_CONFIG_DIR']}."
             )
         if forward := _forward_command(server.port):
             told = f"\n    Have this run on your own machine, and open the last address there:\n        {forward}\n"

@@ -23,6 +23,7 @@ from labkit.mpi import torch_ranks
 from labkit.roofline import measure
 from labkit.roofline.measure import Limits, Product
 from labkit.slurm import cluster
+from labkit.system import environment
 from labkit.system.load import Others
 from labkit.system.paths import DATA
 from labkit_author import minutes
@@ -58,7 +59,7 @@ GOOD = Facts(
     system="Linux x86_64",
     python="3.11.9",
     prefix="/home/student/labs/.venv",
-    environ={"HOME": "/home/student", "OMPI_MCA_btl": "tcp", "I_MPI_ROOT": "/opt/intel/mpi"},
+    environ={"HOME": "/home/student"},
     machine=machine(),
     disk_free=20 * GIB,
     mpirun="/home/student/labs/.venv/bin/mpirun",
@@ -67,7 +68,7 @@ GOOD = Facts(
     onednn=ProbeResult(ONEDNN_ON),
     horovod=ProbeResult("the sum over 2 ranks is right"),
     daal4py=ProbeResult("the sum over 2 ranks is that of one process"),
-    kernel=ProbeResult("/home/student/labs/.venv/share/jupyter/kernels/python3\n/bin/python\n/home/student/labs/.venv"),
+    kernel=ProbeResult("/home/student/labs/.venv"),
     jupyterlab=ProbeResult("4.6.6"),
     numactl=ProbeResult(),
     network=ProbeResult("nodes with wires between them can be made, without root"),
@@ -198,13 +199,10 @@ def test_big_machine():
 
 
 def test_four_cores_8_gb_without_avx512():
-    """TensorFlow leaves oneDNN off on such a CPU until told otherwise."""
-    report = judged(machine=machine(cores=4, gib=8, isa=AVX2), onednn=ProbeResult(ONEDNN_OFF))
-    assert report.ok
-    assert verdicts(report) == ("ok", "warn")
+    report = judged(machine=machine(cores=4, gib=8, isa=AVX2))
+    assert verdicts(report) == ("ok", "ok")
     assert finding(report, "ISA") == Finding("ISA", "ok", "AVX2; no AVX-512, VNNI, BF16, AMX", "")
     assert finding(report, "memory").status == "ok"
-    assert "`export TF_ENABLE_ONEDNN_OPTS=1`" in fixes(report, "07")[0]
 
 
 @pytest.mark.parametrize(
@@ -273,18 +271,11 @@ def test_other_systems(system):
     assert "Linux on x86-64" in fixes(report, "00")[0]
 
 
-@pytest.mark.parametrize(
-    ("python", "environ", "status", "fix"),
-    [
-        ("3.12.1", {}, "fail", "./lab setup"),
-        ("3.110.0", {}, "fail", "./lab setup"),
-        ("3.11.0", {"PYTHONPATH": "/apps/site-packages"}, "warn", "`unset PYTHONPATH`"),
-    ],
-)
-def test_python(python, environ, status, fix):
-    report = judged(python=python, environ=environ)
-    assert verdicts(report) == (status, status)
-    assert fix in fixes(report, "07")[0]
+@pytest.mark.parametrize("python", ["3.12.1", "3.110.0"])
+def test_another_python(python):
+    report = judged(python=python)
+    assert verdicts(report) == ("fail", "fail")
+    assert "./lab setup" in fixes(report, "07")[0]
 
 
 def test_no_mnist():
@@ -319,27 +310,11 @@ def test_tensorflow_that_does_not_import():
     assert len(fixes(report, "07")) == 1
 
 
-@pytest.mark.parametrize(
-    ("setting", "isa", "seen", "fix"),
-    [
-        ("0", FULL, "off: TF_ENABLE_ONEDNN_OPTS=0", "`unset TF_ENABLE_ONEDNN_OPTS`"),
-        ("False", FULL, "off: TF_ENABLE_ONEDNN_OPTS=False", "`unset TF_ENABLE_ONEDNN_OPTS`"),
-        ("0", AVX2, "off: TF_ENABLE_ONEDNN_OPTS=0", "`export TF_ENABLE_ONEDNN_OPTS=1`"),  # unset is off, too
-        ("1", FULL, "off: a convolution ran without it", "./lab setup"),
-        (None, FULL, "off: a convolution ran without it", "./lab setup"),
-    ],
-)
-def test_onednn_off(setting, isa, seen, fix):
-    environ = {} if setting is None else {"TF_ENABLE_ONEDNN_OPTS": setting}
-    report = judged(environ=environ, onednn=ProbeResult(ONEDNN_OFF), machine=machine(isa=isa))
+def test_onednn_off():
+    report = judged(onednn=ProbeResult(ONEDNN_OFF))
     assert report.ok
     assert verdicts(report) == ("ok", "warn")
-    assert finding(report, "oneDNN")[1:3] == ("warn", seen)
-    assert fix in fixes(report, "07")[0]
-
-
-def test_onednn_counts_as_on_when_it_ran_whatever_the_setting_says():
-    assert finding(judged(environ={"TF_ENABLE_ONEDNN_OPTS": "1"}), "oneDNN").status == "ok"
+    assert finding(report, "oneDNN")[1:3] == ("warn", "off: a convolution ran without it")
 
 
 LAB_03 = tuple(lab for lab in LABS if lab.name.startswith("03"))
@@ -471,8 +446,7 @@ def test_horovod_that_fails():
     ("facts", "fix"),
     [
         ({"other_mpi": "/opt/mpi/lib"}, "unset LD_LIBRARY_PATH"),
-        ({"environ": {"UCX_TLS": "rc", "HYDRA_BOOTSTRAP": "ssh"}}, "unset HYDRA_BOOTSTRAP UCX_TLS"),
-        ({"environ": {"PYTHONPATH": "/apps"}}, "unset PYTHONPATH"),
+        ({"environ": {"UCX_TLS": "rc"}}, "unset UCX_TLS"),
         ({"horovod": ProbeResult(error="Rank 1 was killed by SIGKILL (did memory run out?)")}, "4 GiB"),
         ({"horovod": ProbeResult(error="Not over after 120 s, so all ranks were ended.")}, "again"),
     ],
@@ -495,7 +469,7 @@ def test_daal4py_that_fails_stops_no_lab_that_does_without():
     [
         ({"mpirun": None}, "fail", "no mpirun in this", "./lab setup"),
         ({"other_mpi": "/opt/mpi/lib"}, "warn", "/opt/mpi/lib/libmpi.so.12", "unset LD_LIBRARY_PATH"),
-        ({"environ": {"MPICH_X": "", "MPIR_CVAR_Y": ""}}, "warn", "MPICH_X, MPIR_CVAR_Y", "unset MPICH_X MPIR_CVAR_Y"),
+        ({"environ": {"UCX_TLS": "", "UCX_NET": ""}}, "warn", "UCX_NET, UCX_TLS", "unset UCX_NET UCX_TLS"),
     ],
 )
 def test_mpi(facts, status, seen, fix):
@@ -505,29 +479,13 @@ def test_mpi(facts, status, seen, fix):
     assert fix in fixes(report, "00")[0]
 
 
-STALE = "/home/student/.local/share/jupyter/kernels/python3\n/old/bin/python\n/old"
-
-
 @pytest.mark.parametrize(
-    ("kernel", "environ", "fix"),
-    [
-        (ProbeResult(STALE), {}, "export JUPYTER_PREFER_ENV_PATH=1"),
-        (ProbeResult(STALE), {"JUPYTER_PATH": "/apps/jupyter"}, "export JUPYTER_PREFER_ENV_PATH=1"),
-        (ProbeResult(STALE), {"JUPYTER_PATH": "/a:/home/student/.local/share/jupyter"}, "unset JUPYTER_PATH"),
-        (
-            ProbeResult(STALE.partition("\n")[0], "failed\nFileNotFoundError: /old/bin/python"),
-            {},
-            "JUPYTER_PREFER_ENV_PATH",
-        ),
-        (ProbeResult(GOOD.kernel.output.replace("\n/bin", "\n/moved/bin") + ".old"), {}, "./lab setup"),
-        (ProbeResult(error="failed\nNoSuchKernel: No such kernel named python3"), {}, "./lab setup"),
-    ],
+    "kernel", [ProbeResult("/old/.venv"), ProbeResult(error="failed\nNoSuchKernel: No such kernel named python3")]
 )
-def test_wrong_kernel(kernel, environ, fix):
-    report = judged(kernel=kernel, environ=environ)
-    assert not report.ok
+def test_wrong_kernel(kernel):
+    report = judged(kernel=kernel)
     assert verdicts(report) == ("fail", "fail")
-    assert fix in fixes(report, "00")[0]
+    assert "./lab setup" in fixes(report, "00")[0]
 
 
 def test_jupyterlab_that_does_not_start():
@@ -570,17 +528,17 @@ def test_as_dict_goes_through_json_and_keeps_its_keys():
 
 
 def test_screen_is_readable_at_80_columns_and_without_colour():
-    report = judged(data=(DAMAGED,), machine=machine(cores=1), environ={"PYTHONPATH": "/[b]apps[/b]"})
+    report = judged(data=(DAMAGED,), machine=machine(cores=1), other_mpi="/[b]apps[/b]")
     plain = text(report, color_system=None)
     assert max(len(line) for line in plain.splitlines()) <= 80
     assert "\x1b" not in plain
     words = " ".join(plain.split())
     assert "fail data data/mnist.npz is damaged" in words
-    assert "00 Welcome can run, but look at: Python, cores" in words
+    assert "00 Welcome can run, but look at: MPI, cores" in words
     assert "07 Horovod on the MNIST CNN cannot run: data" in words
     assert plain.count(DAMAGED.fix) == 1  # next to its check, not with each lab
     assert "labs can run" not in plain
-    assert "PYTHONPATH=/[b]apps[/b]" in words  # no markup in what was seen
+    assert "puts /[b]apps[/b]/libmpi.so.12" in words  # no markup in what was seen
 
 
 def test_screen_shows_long_paths_whole():
@@ -670,44 +628,14 @@ def test_probe_finds_a_rank_alone():
     assert "This rank is alone" in probes.try_python(probes.SCRIPTS / "allreduce_daal4py.py").error
 
 
-IMPOSTOR = "import sys; sys.prefix = '/old'; from ipykernel import kernelapp; kernelapp.launch_new_instance()"
-
-
-@pytest.fixture
-def stale_kernel(tmp_path, monkeypatch):
-    """Put a kernelspec `python3` with this argv before this environment's, and give its folder."""
-
-    def put(*argv: str) -> str:
-        folder = tmp_path / "kernels" / "python3"
-        folder.mkdir(parents=True)
-        (folder / "kernel.json").write_text(json.dumps({"argv": argv, "display_name": "old", "language": "python"}))
-        monkeypatch.setenv("JUPYTER_PATH", str(tmp_path))
-        return str(folder)
-
-    return put
-
-
 @pytest.mark.slow
-def test_kernel_of_another_environment_is_seen_through(stale_kernel):
-    folder = stale_kernel(sys.executable, "-c", IMPOSTOR, "-f", "{connection_file}")
-    probe = probes.try_python(probes.SCRIPTS / "kernel.py")
-    assert probe.error == ""
-    assert probe.output.splitlines() == [folder, sys.executable, "/old"]
-    assert "unset JUPYTER_PATH" in fixes(judged(kernel=probe, environ=dict(os.environ)), "00")[0]
-
-
-def test_kernel_of_an_environment_that_is_gone(stale_kernel):
-    folder = stale_kernel("/old/bin/python", "-m", "ipykernel_launcher", "-f", "{connection_file}")
-    probe = probes.try_python(probes.SCRIPTS / "kernel.py")
-    assert probe.output == folder
-    assert "/old/bin/python" in probe.error
-
-
-@pytest.mark.slow
-def test_kernel_that_dies_at_its_start(stale_kernel):
-    stale_kernel(sys.executable, "-c", "raise SystemExit(1)")
-    probe = probes.try_python(probes.SCRIPTS / "kernel.py")
-    assert "died" in probe.error
+def test_a_kernel_of_the_same_name_elsewhere_is_not_started(tmp_path, monkeypatch):
+    for variable, folder in (("JUPYTER_PATH", tmp_path), ("JUPYTER_DATA_DIR", tmp_path / "data")):
+        spec = folder / "kernels/python3/kernel.json"
+        spec.parent.mkdir(parents=True)
+        spec.write_text(json.dumps({"argv": ["/old/bin/python"], "display_name": "old", "language": "python"}))
+        monkeypatch.setenv(variable, str(folder))
+    assert probes.try_python(probes.SCRIPTS / "kernel.py") == ProbeResult(os.path.realpath(sys.prefix))
 
 
 @pytest.mark.slow
@@ -717,10 +645,9 @@ def test_the_probes_kernel_has_nothing_to_warn_of():
 
 
 @pytest.mark.slow
-def test_this_machine_can_run_the_labs(monkeypatch):
+def test_this_machine_can_run_the_labs():
     """All the real probes, on whatever runs the tests."""
-    for name in ("TF_ENABLE_ONEDNN_OPTS", "PYTHONPATH", "JUPYTER_PATH"):
-        monkeypatch.delenv(name, raising=False)
+    environment.settle(os.environ)
     steps = []
     facts = probes.gather(steps.append)
     report = judge(facts)
@@ -728,7 +655,7 @@ def test_this_machine_can_run_the_labs(monkeypatch):
     for probe in (facts.onednn, facts.horovod, facts.daal4py, facts.kernel, facts.jupyterlab):
         assert probe.error == ""
     assert facts.horovod.output.startswith("the sum over 2 ranks is right")
-    assert facts.kernel.output.splitlines()[-1] == os.path.realpath(sys.prefix)
+    assert facts.kernel.output == os.path.realpath(sys.prefix)
     for name in ("system", "Python", "TensorFlow", "Horovod", "daal4py", "JupyterLab", "kernel"):
         assert finding(report, name).status == "ok", finding(report, name)
 
@@ -748,5 +675,4 @@ def test_switched_off_onednn_is_seen(monkeypatch):
     monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")
     probe = probes.try_python(probes.SCRIPTS / "onednn.py")
     assert probe.error == ""
-    report = judged(onednn=probe, environ=dict(os.environ))
-    assert finding(report, "oneDNN").seen == "off: TF_ENABLE_ONEDNN_OPTS=0"
+    assert finding(judged(onednn=probe), "oneDNN").seen.startswith("off")
