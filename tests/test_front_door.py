@@ -14,13 +14,13 @@ import psutil
 import pytest
 import typer.main
 
-from labkit.system import paths, processes
+from labkit.system import environment, paths, processes
 
 pytestmark = pytest.mark.slow  # each runs the script, most of them several times
 
 TOOLS = """
     awk bash cat chmod cp date df dirname env flock grep gzip head id ln mkdir mktemp mv nice nproc python3 readlink rm
-    sed sh sha256sum sleep sort stat tail tar timeout uname
+    ls sed sh sha256sum sleep sort stat tail tar timeout uname
 """
 COPIED = (
     *("lab", "pyproject.toml", "uv.lock", "env/uv.txt", "env/variables.txt"),
@@ -222,6 +222,55 @@ def test_root_keeps_the_python_that_uv_downloads_where_other_accounts_can_read_i
     assert used == {str(checkout.folder / place) if place else ""}
 
 
+REACHING = {
+    *("UV_INDEX_URL", "UV_INDEX_MIRROR_PASSWORD", "UV_CACHE_DIR", "UV_PYTHON_PREFERENCE", "PIP_FIND_LINKS"),
+    *(
+        "UCX_TLS",
+        "SLURM_JOB_ID",
+        "SBATCH_PARTITION",
+        "HTTPS_PROXY",
+        "SSL_CERT_FILE",
+        "LAB_DATA",
+        "TF_VAR_region",
+        "CXX",
+    ),
+}
+CLEARED = {
+    *("UV_PROJECT_ENVIRONMENT", "UV_COMPILE_BYTECODE", "UV_NO_BINARY", "PIP_TARGET", "PIP_REQUIRE_VIRTUALENV"),
+    *("PYTHONHOME", "PYTHONSTARTUP", "CONDA_PREFIX", "IPYTHONDIR", "JUPYTER_TOKEN", "MPLBACKEND", "PMI_RANK", "OMPI_X"),
+}
+REPORTED = {"ONEDNN_DEFAULT_FPMATH_MODE", "HOROVOD_CONTROLLER", "KMP_AFFINITY", "OPENBLAS_CORETYPE", "XLA_FLAGS"}
+
+
+def test_the_front_door_and_kernels_clear_the_same_variables_and_name_those_that_would_change_results(checkout):
+    checkout.run("setup")
+    (checkout.folder / ".venv/bin/labkit").write_text("#!/usr/bin/env bash\nenv\n")
+    given = dict.fromkeys(REACHING | CLEARED | REPORTED, "x") | {"PIP_USER": "1", "KERAS_BACKEND": "tensorflow"}
+    code, out, err = checkout.run("doctor", **given)
+    seen = dict(line.split("=", 1) for line in out.splitlines() if "=" in line)
+    assert code == 0
+    assert (seen.keys() & given.keys()) - {"PIP_USER", "KERAS_BACKEND"} == REACHING
+    assert (seen["PIP_USER"], seen["KERAS_BACKEND"]) == ("0", "tensorflow")
+    assert err.count("\n") == 1
+    assert set(err.split(": ")[2].split(" (")[0].split()) == REPORTED
+    kernels = given.copy()
+    assert set(environment.settle(kernels)) == REPORTED
+    assert kernels.keys() & given.keys() == seen.keys() & given.keys()
+
+
+def test_a_rank_keeps_what_connects_it_to_the_others(checkout):
+    """As in `mpirun -n 2 ./lab bench`: the variable then names a socket that is open."""
+    checkout.run("setup")
+    (checkout.folder / ".venv/bin/labkit").write_text("#!/usr/bin/env bash\nenv\n")
+    for number, kept in ((0, True), (987, False)):
+        assert ("PMI_RANK=1" in checkout.run("bench", PMI_FD=str(number), PMI_RANK="1")[1]) == kept
+
+
+def test_set_up_leaves_an_environment_of_the_users_alone(checkout, tmp_path):
+    checkout.run("setup", UV_PROJECT_ENVIRONMENT=str(tmp_path / "mine"), VIRTUAL_ENV=str(tmp_path / "mine"))
+    assert str(tmp_path / "mine") not in checkout.read("made") + checkout.read("uv-calls")
+
+
 def test_a_student_gets_no_packages_of_teachers_and_authors(checkout):
     for command in (["start"], ["doctor"], ["report"], ["join"], ["class", "--zip", "--name", "ada"]):
         assert checkout.run(*command)[0] == 0
@@ -280,6 +329,19 @@ def test_a_python_that_this_account_may_not_run_is_reported_in_one_line(checkout
     (checkout.folder / ".venv/bin/python").unlink()
     (checkout.folder / ".venv/bin/python").symlink_to("/nowhere/bin/python3.11")
     assert_one_line(checkout.run("doctor"), "you may not run this kit's Python, /nowhere/bin/python3.11")
+
+
+def test_a_step_that_gets_no_packages_names_what_says_where_they_are(checkout):
+    checkout.have("fails-packages")
+    settings = checkout.folder / "settings/uv/uv.toml"
+    settings.parent.mkdir(parents=True)
+    settings.touch()
+    err = checkout.run("start", UV_INDEX_URL="https://ada:secret@x.test", XDG_CONFIG_HOME=str(settings.parent.parent))[
+        2
+    ]
+    assert "UV_INDEX_URL" in err
+    assert str(settings) in err
+    assert "secret" not in err
 
 
 @pytest.mark.parametrize(
