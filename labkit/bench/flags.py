@@ -84,7 +84,7 @@ def set_variables(config: BenchConfig) -> None:
         variables["OMP_NUM_THREADS"] = str(config.num_intra_threads)
     os.environ.update({name: value for name, value in variables.items() if value is not None})
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(paths.STATE / "torch-compile"))  # what it compiled
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # notices at every start; errors still come
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # two lines from before absl's start remain
 
 
 def parser() -> Parser:

@@ -226,6 +226,8 @@ def _fix_of_probe(facts: Facts, error: str) -> str:
     """Return the fix for a probe that failed: for obstacles from outside first, then for the environment itself."""
     if "SIGKILL" in error:
         return MORE_MEMORY
+    if "`unset ${!SLURM_*}`" in error:
+        return "leave the shell of the Slurm job that has ended"
     if "Not over after" in error:
         return "run the doctor again while the machine does nothing else"
     disturbance = _other_mpi(facts)

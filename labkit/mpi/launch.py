@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from labkit.mpi import loopback
-from labkit.mpi.mpirun import BIN, FATAL, MpiRun, Rank
+from labkit.mpi.mpirun import BIN, SRUN, MpiRun, Rank
 from labkit.mpi.planning import HYDRA, Plan, check_ranks, plan
 from labkit.system import cores, lease, load, paths, processes, scratch
 from labkit.system.errors import LabError
@@ -325,10 +325,10 @@ def _first_failure(ranks: list[Rank], abort_status: int | None, remarks: tuple[s
     """Return the error of the rank that failed first; None when all succeeded."""
     if not any(rank.started or rank.lines for rank in ranks):
         stale = ""
-        if any(map(FATAL.match, remarks)):
+        if any(map(SRUN.match, remarks)):
             job = os.environ.get("SLURM_JOB_ID")
-            stale = f" If job {job} is over, `unset ${{!SLURM_*}}`, and start what you started from this shell again."
-        return RankError(f"mpirun started no rank.{stale} It said:", remarks[-QUOTED_LINES:], mpi=_quote_mpi(ranks))
+            stale = f" If job {job} has ended, leave its shell or `unset ${{!SLURM_*}}`, and start this program again."
+        return RankError(f"mpirun started no rank.{stale} It reported:", remarks[-QUOTED_LINES:], mpi=_quote_mpi(ranks))
     # A rank that reports no end was killed along with its runner, be it by mpirun; its script may have been through.
     failed = [rank for rank in ranks if rank.exit_code or (rank.exit_code is None and not rank.finished_at)]
     failed.sort(key=_ended_at)

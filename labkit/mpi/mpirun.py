@@ -38,7 +38,7 @@ _NOTICES = re.compile(  # the lines that TensorFlow 2.21 prints at every start, 
     "WARNING: All log messages before absl::InitializeLog|I0000 .*(oneDNN custom operations are on|cpu_feature_guard)"
     "|To enable the following instructions:"
 )
-FATAL = re.compile("srun: fatal: ")  # it can't start ranks, as its job is over; mpirun goes on waiting for them
+SRUN = re.compile("srun: ")  # a message of Slurm's launcher
 _BAD_TERMINATION = "=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES"
 _ROUTINE = re.compile(
     "$|=|YOUR APPLICATION|This typically|Please see the FAQ"
@@ -179,8 +179,8 @@ class MpiRun:
 
     def _is_overdue(self) -> bool:
         """Whether mpirun should have ended: srun started no rank, or some time after a rank failed, or all are gone."""
-        if any(map(FATAL.match, self._output)) and not any(rank.started for rank in self.ranks):
-            return True
+        if any(map(SRUN.match, self._output)) and not any(rank.started for rank in self.ranks):
+            return self._launcher_has_ended()
         now = self.elapsed()
         failed = (
             rank.ended_at + (EXIT_GRACE_S if rank.exit_code else REPORT_TIMEOUT_S)
@@ -190,6 +190,14 @@ class MpiRun:
         # A rank that ended before it could be watched, or on another node, is gone some time after it has said so.
         gone = all(rank.gone_at or (rank.ended_at and now > rank.ended_at + REPORT_TIMEOUT_S) for rank in self.ranks)
         return now > min(failed, default=math.inf) or (gone and now > self._last_event_at + EXIT_GRACE_S)
+
+    def _launcher_has_ended(self) -> bool:
+        """Whether mpirun's srun is gone, which Hydra does not notice: it waits for its ranks."""
+        assert self._mpirun is not None
+        with contextlib.suppress(psutil.NoSuchProcess):
+            children = psutil.Process(self._mpirun.pid).children()
+            return all(child.status() == psutil.STATUS_ZOMBIE for child in children)
+        return True
 
     # Ending
 

@@ -618,6 +618,30 @@ class TestWhoFailedFirst:
         assert error.lines == ("srun: error: Unable to create step",)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "said",
+    [
+        "srun: fatal: Could not establish a configuration source",
+        "srun: error: Unable to confirm allocation for job 999: Invalid job id specified",
+    ],
+)
+def test_a_slurm_job_that_has_ended_is_reported_as_soon_as_srun_gives_up(said, tmp_path, monkeypatch):
+    """Its variables stay in a tmux, editor or JupyterLab that was started in it. Hydra would wait for ever."""
+    srun = tmp_path / "srun"
+    srun.write_text(f"#!/bin/sh\necho '{said}' >&2\nexit 1\n")
+    srun.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    job = {"JOB_ID": "999", "NNODES": "1", "JOB_NUM_NODES": "1", "NODELIST": "n1", "TASKS_PER_NODE": "2"}
+    for name, value in job.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    (tmp_path / "x.py").write_text("from mpi4py import MPI")
+    with pytest.raises(RankError) as caught:
+        run_ranks(2, "x.py", cwd=tmp_path, timeout=300, show=False)
+    assert "If job 999 has ended" in str(caught.value)
+    assert caught.value.lines == (said,)
+
+
 STUBBORN = """
     import os, signal, time
     from mpi4py import MPI
