@@ -508,7 +508,7 @@ class TestFaults:
         assert error.rank in (1, None)  # mpirun may end everything before it passes the rank's own words on
 
     def test_leaving_without_finalize_is_not_taken_for_success(self, script):
-        error = failure(3, script(MPI4PY.format(fault="os._exit(0)")), timeout=8)
+        error = failure(3, script(MPI4PY.format(fault="os._exit(0)")), timeout=20)
         # mpirun kills the others, mostly; now and then, on a loaded machine, it does not notice.
         assert (error.rank, error.status) == (1, 0) or "rank 1 had finished" in str(error)
 
@@ -559,7 +559,7 @@ class TestTimeLimit:
             print("up")
             time.sleep(1000)
         """)
-        error = failure(2, name, timeout=8)
+        error = failure(2, name, timeout=20)
         assert "its last line: up" in error.lines[0]
         assert "it had printed nothing" in error.lines[1]
 

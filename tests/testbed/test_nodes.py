@@ -237,10 +237,8 @@ class TestEnd:
     def test_closing_ends_what_runs_on_the_nodes(self, make):
         wires = make(2)
         with subprocess.Popen([*wires.enter(2), "sh", "-c", "trap '' TERM HUP INT; sleep 60 & wait"]) as process:
-            began = time.monotonic()
             wires.close()
-            assert process.wait(5) == -signal.SIGKILL
-            assert time.monotonic() - began < 5
+            assert process.wait(40) == -signal.SIGKILL  # not after the 60 s
 
     def test_it_may_be_closed_again_and_then_says_so(self, make):
         wires = make(2)
@@ -252,7 +250,7 @@ class TestEnd:
     def test_a_node_that_has_ended_is_told(self, make):
         wires = make(2)
         os.kill(wires.nodes[1].pid, signal.SIGKILL)
-        assert wait_until(lambda: not Path(f"/proc/{wires.nodes[1].pid}/ns/net").exists(), 5)
+        assert wait_until(lambda: not Path(f"/proc/{wires.nodes[1].pid}/ns/net").exists(), 40)
         assert error_of(wires.traffic) == namespaces.ENDED
         assert error_of(wires.enter, 2) == namespaces.ENDED
         assert wires.enter(1)
@@ -275,9 +273,8 @@ class TestEnd:
         try:
             time.sleep(0.2)
             assert wires.traffic()
-            began = time.monotonic()
             wires.close()
-            assert time.monotonic() - began < 5
+            assert os.waitpid(child, os.WNOHANG) == (0, 0)  # it did not wait for the fork
         finally:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
@@ -300,7 +297,7 @@ class TestEnd:
             process.kill()
             process.wait()
             try:
-                assert wait_until(lambda: not any(Path(f"/proc/{pid}/ns/net").exists() for pid in pids), 10)
+                assert wait_until(lambda: not any(Path(f"/proc/{pid}/ns/net").exists() for pid in pids), 40)
             finally:
                 if forks:
                     os.killpg(process.pid, signal.SIGKILL)
