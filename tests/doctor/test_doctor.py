@@ -6,9 +6,11 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 
 import pytest
 from machines import machine
+from packaging.specifiers import SpecifierSet
 from rich.console import Console
 from torch_folder import torch_folder
 
@@ -23,6 +25,7 @@ from labkit.mpi import torch_ranks
 from labkit.roofline import measure
 from labkit.roofline.measure import Limits, Product
 from labkit.slurm import cluster
+from labkit.system import paths
 from labkit.system.load import Others
 from labkit.system.paths import DATA
 from labkit_author import minutes
@@ -276,7 +279,6 @@ def test_other_systems(system):
 @pytest.mark.parametrize(
     ("python", "environ", "status", "fix"),
     [
-        ("3.12.1", {}, "fail", "./lab setup"),
         ("3.110.0", {}, "fail", "./lab setup"),
         ("3.11.0", {"PYTHONPATH": "/apps/site-packages"}, "warn", "`unset PYTHONPATH`"),
     ],
@@ -285,6 +287,13 @@ def test_python(python, environ, status, fix):
     report = judged(python=python, environ=environ)
     assert verdicts(report) == (status, status)
     assert fix in fixes(report, "07")[0]
+
+
+@pytest.mark.parametrize("python", [f"3.{minor}.2" for minor in range(9, 16)])
+def test_the_python_is_one_that_the_packages_are_locked_for(python):
+    project = tomllib.loads((paths.ROOT / "pyproject.toml").read_text())["project"]
+    locked = SpecifierSet(project["requires-python"]).contains(python)
+    assert finding(judged(python=python), "Python").status == ("ok" if locked else "fail")
 
 
 def test_no_mnist():
