@@ -32,6 +32,7 @@ COPIED = (
 UV = f"""#!/usr/bin/env bash
 echo "${{UV_OFFLINE:-online}} $*" >>uv-calls
 [[ $1 != export ]] || exit 0
+[[ $1 != python ]] || {{ echo /usr/bin/python3.11; [[ ! -f no-python3.11 ]]; exit; }}
 case $* in
   *--no-install-package*) what=packages ;;
   *env/openmp*) what=openmp ;;
@@ -423,3 +424,12 @@ def test_the_openmp_build_has_an_environment_of_its_own(checkout):
     assert (done.returncode, done.stderr) == (0, "")
     assert (checkout.folder / "env/openmp/.venv/bin/python").exists()
     assert "bytecode" in checkout.read(".lab/setup-openmp.log")
+    assert " --python /usr/bin/python3.11" in checkout.read("uv-calls").splitlines()[-1]
+
+
+def test_the_openmp_build_is_left_out_where_there_is_no_python_for_it(checkout):
+    checkout.have("no-python3.11")
+    done = install_extra(checkout, "openmp")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.fullmatch("TensorFlow of 2023 is left out: it needs Python 3.11, .*\n", done.stdout)
+    assert "openmp" not in checkout.made()
