@@ -183,12 +183,8 @@ def keep_mpi_here() -> None:
 def install_torch() -> None:
     """Install PyTorch for CPUs in `env/torch/packages`, or leave what was there.
 
-    It comes from where uv and pip are configured to look, else from PyTorch's own index.
-
-    Raises
-    ------
-    LabError
-        When it is nowhere.
+    It comes from where uv and pip are configured to look, else from PyTorch's own index. Raises LabError when it is in
+    neither.
     """
     part, packages, requirements = TORCH / ".packages.part", TORCH / "packages", TORCH / "requirements.txt"
     shutil.rmtree(part, ignore_errors=True)
