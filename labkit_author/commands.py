@@ -151,7 +151,9 @@ def site(
 @app.command(rich_help_panel="Teaching", epilog="Example: `./lab pack --out /media/stick/labs`")
 def pack(
     out: Annotated[Path, typer.Option(help="the folder to make, on a stick or for the room's web server")],
-    python: Annotated[bool, typer.Option(help="bring Python too; without, each laptop needs its own")] = True,
+    python: Annotated[
+        bool, typer.Option(help="bring Python too; without, each laptop needs one of this kit's version")
+    ] = True,
 ) -> None:
     """Pack all that laptops need to set up without a network: the kit, Python, all packages, Horovod compiled, MNIST.
 

@@ -10,6 +10,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+import sys
 import tarfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -21,6 +22,8 @@ from labkit.system import files, paths, processes, programs
 from labkit.system.errors import LabError
 
 LOCKS = ("uv.lock", "env/uv.txt")
+PYTHON = ".python-version"  # uv reads it: a pack has the wheels of one Python
+OWN = ("VIRTUAL_ENV", "UV_PYTHON")  # variables that are not for the kit that is packed
 SUMS = "SHA256SUMS"  # the file that is written last: a folder without it is not a pack yet
 README = paths.ENV / "pack" / "README.txt"
 KIT = "cpu-labs"  # the folder that a student gets
@@ -43,7 +46,7 @@ def make(folder: Path, with_python: bool = True) -> Pack:
     folder : Path
         A folder that is new, empty, or has a pack in it.
     with_python : bool
-        Whether to include uv's own Python. Without, each laptop needs a Python of the kit's version.
+        Whether to include uv's own Python, of this kit's version. Without, each laptop needs one of that version.
 
     Raises
     ------
@@ -66,6 +69,7 @@ def make(folder: Path, with_python: bool = True) -> Pack:
     _run("git", "archive", "--format=tar.gz", f"--prefix={KIT}/", f"--output={kit.absolute()}", "HEAD")
     with tarfile.open(kit) as archive:
         archive.extractall(BUILD, filter="data")
+    (set_up / PYTHON).write_text(f"{sys.version_info.major}.{sys.version_info.minor}\n")
     _set_up(set_up, with_python)
     with files.writing(folder):
         locks.write_text("".join(f"{_sha256(paths.ROOT / lock)}  {lock}\n" for lock in LOCKS))
@@ -88,7 +92,7 @@ def _set_up(kit: Path, with_python: bool) -> None:
         places = {"UV_PYTHON_PREFERENCE": "only-managed", "UV_PYTHON_INSTALL_DIR": str(kit / ".lab/pythons")}
         variables |= places
     command = [str(kit / "lab"), "setup", "--classroom"]
-    inherited = {name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"}
+    inherited = {name: value for name, value in os.environ.items() if name not in OWN}
     if subprocess.run(command, env=inherited | variables).returncode:
         remedy = " Without Python: --no-python." if with_python else ""
         raise LabError(f"the set-up that is to be packed failed; the same command resumes.{remedy}")
@@ -102,7 +106,8 @@ def _contents(kit: Path) -> list[str]:
     if library := loopback.library(BUILD):  # keeps mpirun's ports closed where there is no compiler
         shutil.copy(library, state)
     pythons = (python for python in state.glob("pythons/cpython-*") if not python.is_symlink())
-    parts = [state / "uv/bin/uv", state / "cache", *pythons, *state.glob("*.so"), kit / "data" / file.name]
+    files_of_kit = (kit / PYTHON, kit / "data" / file.name)
+    parts = [*files_of_kit, state / "uv/bin/uv", state / "cache", *pythons, *state.glob("*.so")]
     return [str(part.relative_to(kit)) for part in parts if part.exists()]
 
 

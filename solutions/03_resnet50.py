@@ -1195,7 +1195,8 @@ for what, images in {"default": 5.48, "Intel's build, threads set": 33.62}.items
     print(f"{what}: {reached:.0f} of {paper:,.0f} GFLOP/s on paper, {reached / paper:.0%}")
 
 # %% [markdown]
-# To compare that build with today's, install it with `./lab setup --openmp` (1.2 GB). Then, in a terminal:
+# To compare that build with today's, install it with `./lab setup --openmp` (1.2 GB). It takes a Python 3.11, and where
+# set-up finds none, it says so and leaves the build out. Then, in a terminal:
 #
 # ```bash
 # ./lab bench --config openmp,openmp-threads,onednn-threads --num_batches=3 --rounds 6

@@ -32,6 +32,7 @@ COPIED = (
 UV = f"""#!/usr/bin/env bash
 echo "${{UV_OFFLINE:-online}} $*" >>uv-calls
 [[ $1 != export ]] || exit 0
+[[ $1 != python ]] || {{ echo /usr/bin/python3.11; [[ ! -f no-python3.11 ]]; exit; }}
 case $* in
   *--no-install-package*) what=packages ;;
   *env/openmp*) what=openmp ;;
@@ -45,7 +46,7 @@ case $what in
   torch)
     [[ ! -f fails-torch-without-index || $* == *" --index "* ]] || exit 1
     while [[ $1 != --target ]]; do shift; done; mkdir -p "$2/torch/distributed/fsdp" "$2/torch/_dynamo" ;;
-  horovod) mkdir -p .venv/lib/python3.11/site-packages/horovod ;;
+  horovod) mkdir -p .venv/lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages/horovod ;;
   packages | openmp)
     venv=.venv; [[ $what != openmp ]] || venv=env/openmp/.venv
     mkdir -p $venv/bin
@@ -156,7 +157,7 @@ def test_first_use_makes_the_environment_and_hands_over_and_later_uses_hand_over
     code, out, err = checkout.run("doctor", "--json")
     assert (code, err) == (0, "")
     assert "Setting up" in out
-    for step in ("Python 3.11 and the packages", "Horovod, compiled", "Bytecode"):
+    for step in ("Python and the packages", "Horovod, compiled", "Bytecode"):
         assert re.search(rf"^  {step}.* \d+ s$", out, re.M), step
     assert out.endswith("labkit doctor --json\n")
     assert sorted(checkout.made()) == ["horovod", "packages"]
@@ -328,7 +329,7 @@ def test_a_python_that_this_account_may_not_run_is_reported_in_one_line(checkout
     checkout.run("setup")
     (checkout.folder / ".venv/bin/python").unlink()
     (checkout.folder / ".venv/bin/python").symlink_to("/nowhere/bin/python3.11")
-    assert_one_line(checkout.run("doctor"), "you may not run this kit's Python, /nowhere/bin/python3.11")
+    assert_one_line(checkout.run("doctor"), "Python, /nowhere/bin/python3.11, is gone, or you may not run it")
 
 
 def test_a_step_that_gets_no_packages_names_what_says_where_they_are(checkout):
@@ -347,7 +348,7 @@ def test_a_step_that_gets_no_packages_names_what_says_where_they_are(checkout):
 @pytest.mark.parametrize(
     ("what", "step", "log"),
     [
-        ("packages", "Python 3.11 and the packages", "setup.log"),
+        ("packages", "Python and the packages", "setup.log"),
         ("horovod", "Horovod, compiled for this TensorFlow", "setup.log"),
     ],
 )
@@ -485,3 +486,12 @@ def test_the_openmp_build_has_an_environment_of_its_own(checkout):
     assert (done.returncode, done.stderr) == (0, "")
     assert (checkout.folder / "env/openmp/.venv/bin/python").exists()
     assert "bytecode" in checkout.read(".lab/setup-openmp.log")
+    assert " --python /usr/bin/python3.11" in checkout.read("uv-calls").splitlines()[-1]
+
+
+def test_the_openmp_build_is_left_out_where_there_is_no_python_for_it(checkout):
+    checkout.have("no-python3.11")
+    done = install_extra(checkout, "openmp")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.fullmatch("TensorFlow of 2023 is left out: it needs Python 3.11, .*\n", done.stdout)
+    assert "openmp" not in checkout.made()

@@ -89,7 +89,7 @@ class Configuration:
         """A reason why it cannot run here, and what to do; empty when it can."""
         if not self.python.exists():
             if self.python == OPENMP:
-                return "the TensorFlow of 2023 with OpenMP is not here. `./lab setup --openmp` brings it: 1.2 GB"
+                return "the TensorFlow of 2023 is not here. With Python 3.11, `./lab setup --openmp` brings it: 1.2 GB"
             return f"{_shown(self.python)} is not there"
         if PYTORCH in self.flags and (why := torch_ranks.obstacle()):
             return why

@@ -183,12 +183,8 @@ def keep_mpi_here() -> None:
 def install_torch() -> None:
     """Install PyTorch for CPUs in `env/torch/packages`, or leave what was there.
 
-    It comes from where uv and pip are configured to look, else from PyTorch's own index.
-
-    Raises
-    ------
-    LabError
-        When it is nowhere.
+    It comes from where uv and pip are configured to look, else from PyTorch's own index. Raises LabError when it is in
+    neither.
     """
     part, packages, requirements = TORCH / ".packages.part", TORCH / "packages", TORCH / "requirements.txt"
     shutil.rmtree(part, ignore_errors=True)
@@ -209,15 +205,16 @@ def install_torch() -> None:
 def install_openmp() -> None:
     """Make the environment with the TensorFlow of 2023 that was built with OpenMP, in `env/openmp/.venv`.
 
-    Raises
-    ------
-    LabError
-        When its packages can't be installed.
+    Where there is no Python for it, print that it is left out. Raises LabError when its packages can't be installed.
     """
-    project = paths.ENV / "openmp"
-    sync = _words(programs.uv(), "sync", "--locked", *PLATFORM, "--project", project)
+    uv, project = programs.uv(), paths.ENV / "openmp"
+    find, fetch = (_words(uv, "python", verb, "3.11") for verb in ("find", "install"))
+    if processes.run(["sh", "-c", f"{find} || {fetch}"]).failure:
+        print("TensorFlow of 2023 is left out: it needs Python 3.11, which is not here, and uv could not download it.")
+        return
     os.environ["LAB_AGAIN"] = "./lab setup --openmp"
-    script = f"{sync} && {bytecode(paths.OPENMP_PYTHON)}"
+    sync = _words(uv, "sync", "--locked", *PLATFORM, "--project", project)
+    script = f'{sync} --python "$({find})" && {bytecode(paths.OPENMP_PYTHON)}'
     run(launch("TensorFlow of 2023 with OpenMP: 1.2 GB", "setup-openmp", script))
 
 

@@ -117,8 +117,8 @@ def _system(facts: Facts) -> Judgement:
 
 def _python(facts: Facts) -> Judgement:
     seen = f"{facts.python} in {shown(Path(facts.prefix))}"
-    if not facts.python.startswith("3.11."):
-        return "fail", f"{seen}; the packages are locked for 3.11", REBUILD
+    if not facts.python.startswith(("3.11.", "3.12.", "3.13.")):
+        return "fail", f"{seen}; the packages are locked for 3.11 to 3.13", REBUILD
     return "ok", seen, ""
 
 

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from importlib import metadata
+from importlib import machinery, metadata
 from pathlib import Path
 
 from labkit.mpi import loopback
@@ -26,6 +26,8 @@ def obstacle() -> str:
         return "PyTorch is not installed. To install it (1 GB): ./lab setup --torch"
     if installed.read_bytes() != (FOLDER / REQUIREMENTS).read_bytes():
         return f"PyTorch {version()} is out of date. To update it (1 GB): ./lab setup --torch"
+    if not (packages() / f"torch/_C{machinery.EXTENSION_SUFFIXES[0]}").exists():
+        return f"PyTorch {version()} is for another Python. To install the right one (1 GB): ./lab setup --torch"
     return ""
 
 

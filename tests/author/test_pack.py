@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+import sys
 import tarfile
 
 import pytest
@@ -139,6 +140,8 @@ def test_python_can_be_left_out(quick, tmp_path):
     pack.make(tmp_path / "pack", with_python=False)
     with tarfile.open(tmp_path / "pack/packages.tar.gz") as packages:
         assert ".lab/uv/bin/uv" in packages.getnames()
+        wanted = packages.extractfile(".python-version").read().decode()
+        assert sys.version.startswith(f"{wanted.strip()}."), "the wheels are this Python's"
         assert ".lab/pythons/cpython-3.11" not in packages.getnames()
 
 

@@ -150,7 +150,7 @@ def test_what_is_not_installed_is_left_out_with_the_remedy(monkeypatch, capsys):
 def test_optional_software_says_how_to_add_it(monkeypatch, known, tmp_path):
     absent = tmp_path / "python"
     monkeypatch.setattr(configurations, "OPENMP", absent)
-    assert "`./lab setup --openmp` brings it" in Configuration("", absent).missing
+    assert "With Python 3.11, `./lab setup --openmp` brings it" in Configuration("", absent).missing
     monkeypatch.setattr(torch_ranks, "FOLDER", tmp_path)
     assert "(1 GB): ./lab setup --torch" in known["torch"].missing
     monkeypatch.setattr(torch_ranks, "obstacle", lambda: "")

@@ -6,9 +6,11 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 
 import pytest
 from machines import machine
+from packaging.specifiers import SpecifierSet
 from rich.console import Console
 from torch_folder import torch_folder
 
@@ -23,7 +25,7 @@ from labkit.mpi import torch_ranks
 from labkit.roofline import measure
 from labkit.roofline.measure import Limits, Product
 from labkit.slurm import cluster
-from labkit.system import environment
+from labkit.system import environment, paths
 from labkit.system.load import Others
 from labkit.system.paths import DATA
 from labkit_author import minutes
@@ -271,11 +273,11 @@ def test_other_systems(system):
     assert "Linux on x86-64" in fixes(report, "00")[0]
 
 
-@pytest.mark.parametrize("python", ["3.12.1", "3.110.0"])
-def test_another_python(python):
-    report = judged(python=python)
-    assert verdicts(report) == ("fail", "fail")
-    assert "./lab setup" in fixes(report, "07")[0]
+@pytest.mark.parametrize("python", [f"3.{minor}.2" for minor in range(9, 16)])
+def test_the_python_is_one_that_the_packages_are_locked_for(python):
+    project = tomllib.loads((paths.ROOT / "pyproject.toml").read_text())["project"]
+    locked = SpecifierSet(project["requires-python"]).contains(python)
+    assert finding(judged(python=python), "Python").status == ("ok" if locked else "fail")
 
 
 def test_no_mnist():

@@ -40,6 +40,12 @@ def test_where_it_is_not_a_line_says_so_and_what_to_do(monkeypatch, tmp_path, in
     assert str(caught.value) == f"{told} (1 GB): ./lab setup --torch"
 
 
+def test_one_that_was_installed_for_another_python_is_not_taken(monkeypatch, tmp_path):
+    of_another = torch_folder(tmp_path, "2.13.0+cpu", "2.13.0+cpu", suffix=".cpython-310-x86_64-linux-gnu.so")
+    monkeypatch.setattr(torch_ranks, "FOLDER", of_another)
+    assert torch_ranks.obstacle().startswith("PyTorch 2.13.0+cpu is for another Python. To install the right one")
+
+
 def test_ranks_on_a_testbed_meet_at_its_first_node(monkeypatch, tmp_path):
     packages = made_up(monkeypatch, tmp_path)
     monkeypatch.setenv("PYTHONPATH", "/others")
