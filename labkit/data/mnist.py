@@ -48,7 +48,7 @@ class File(NamedTuple):
 
 def read_registry(registry: Path) -> File:
     """Return MNIST's file as it is registered."""
-    table = tomllib.loads(registry.read_text())["mnist"]
+    table = tomllib.loads(registry.read_text(encoding="utf-8"))["mnist"]
     return File(table["name"], table["size"], table["sha256"], tuple(table["mirrors"]))
 
 

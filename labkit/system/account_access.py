@@ -43,7 +43,8 @@ def problem(user: int = NOBODY, group: int = NOBODY, folder: Path = Path("/")) -
             extra_groups=[],
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            text=True,
+            encoding="utf-8",
+            errors="surrogateescape",
             timeout=TIME_LIMIT_S,
         )
     except (OSError, subprocess.SubprocessError) as error:

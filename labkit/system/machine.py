@@ -99,7 +99,7 @@ def this_machine(root: Path = Path("/"), affinity: Iterable[int] | None = None) 
 def _text(file: Path) -> str | None:
     """Return the file's text; None where this kernel or container does not show the file."""
     try:
-        return file.read_text().strip()
+        return file.read_text(encoding="utf-8").strip()
     except OSError:
         return None
 
@@ -138,7 +138,7 @@ def _cpuinfo(root: Path) -> dict[str, str]:
 
 def _meminfo(root: Path) -> dict[str, int]:
     """Return /proc/meminfo in bytes."""
-    fields = (line.partition(":") for line in (root / "proc/meminfo").read_text().splitlines())
+    fields = (line.partition(":") for line in (root / "proc/meminfo").read_text(encoding="utf-8").splitlines())
     return {name: int(value.split()[0]) * 1024 for name, _, value in fields}
 
 

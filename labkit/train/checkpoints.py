@@ -73,7 +73,7 @@ def _save(folder: Path, final: Path, part: Path, state: tf.train.Checkpoint, set
     except tf.errors.OpError as error:
         raise files.system_error(error) from error
     checksums = {file.name: _checksum(file) for file in part.iterdir()}
-    (part / CONTENTS_FILE).write_text(json.dumps({"settings": settings, "crc32": checksums}, indent=1))
+    (part / CONTENTS_FILE).write_bytes(json.dumps({"settings": settings, "crc32": checksums}, indent=1).encode())
     for file in part.iterdir():
         _to_disk(file)
     _to_disk(part)
