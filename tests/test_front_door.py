@@ -257,6 +257,21 @@ def test_the_front_door_knows_every_command_of_each_package():
         assert {known.get(name) for name in names} == {entry.name}, names
 
 
+@pytest.mark.parametrize(
+    ("variables", "direct"),
+    [
+        ({}, "localhost,127.0.0.1,::1"),
+        ({"NO_PROXY": "site.org"}, "localhost,127.0.0.1,::1,site.org"),
+        ({"NO_PROXY": "a", "no_proxy": "b"}, "localhost,127.0.0.1,::1,b"),
+        ({"no_proxy": "*"}, "*"),
+    ],
+)
+def test_no_proxy_is_asked_for_what_is_on_this_machine(checkout, variables, direct):
+    checkout.run("setup")
+    (checkout.folder / ".venv/bin/labkit").write_text('#!/bin/sh\necho "$no_proxy $NO_PROXY"\n')
+    assert checkout.run("doctor", http_proxy="http://127.0.0.1:9", **variables)[1] == f"{direct} {direct}\n"
+
+
 def test_a_kit_of_another_account_that_is_not_set_up_is_reported_in_one_line():
     with tempfile.TemporaryDirectory(dir="/tmp") as place:  # which every user can reach
         Path(place).chmod(0o755)

@@ -106,7 +106,9 @@ def _request(method: str, url: str, **options: Any) -> requests.Response:
     """Send a request to this machine; the name in its certificate may be another one."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", urllib3.exceptions.InsecureRequestWarning)
-        return requests.request(method, url, verify=False, **options)
+        with requests.Session() as session:
+            session.trust_env = False  # a proxy for the internet does not reach this machine
+            return session.request(method, url, verify=False, **options)
 
 
 def failure(message: str, folder: Path) -> LabError:
