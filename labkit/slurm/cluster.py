@@ -285,7 +285,6 @@ class Cluster:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             encoding="utf-8",
-            errors="replace",
             cwd="/",
             start_new_session=True,  # unaffected by an interrupt, or by a terminal that closes
         )

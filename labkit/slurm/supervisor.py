@@ -401,18 +401,10 @@ def environ(folder: Path) -> dict[str, str]:
 def query(*argv: str, environ: Mapping[str, str], timeout: float = ANSWER_TIMEOUT_S) -> str | None:
     """Return the output of a Slurm command; None if it fails or does not answer in time."""
     try:
-        done = subprocess.run(
-            argv,
-            env=environ,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            timeout=timeout,
-        )
+        done = subprocess.run(argv, env=environ, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout.rstrip() if done.returncode == 0 else None
+    return done.stdout.decode(errors="replace").rstrip() if done.returncode == 0 else None
 
 
 def address() -> str:

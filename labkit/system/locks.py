@@ -85,7 +85,7 @@ def locked(path: Path, patience_s: float = PATIENCE_S) -> Iterator[None]:
         Seconds to wait for others.
     """
     with contextlib.ExitStack() as until_over:
-        try:
+        with contextlib.suppress(OSError):  # without the folder, `path` can't be written either
             folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
             until_over.callback(os.close, folder)
             deadline = time.monotonic() + patience_s
@@ -93,6 +93,4 @@ def locked(path: Path, patience_s: float = PATIENCE_S) -> Iterator[None]:
                 time.sleep(LOOK_INTERVAL_S)
             if not ours:
                 files.warn(f"{shown(path.parent)} is locked by another process for {patience_s:g} s: continuing.")
-        except OSError:  # then `path` can't be written either
-            pass
         yield

@@ -140,11 +140,8 @@ def _confirm(
     files.write(out / CONFIRMATION, json.dumps({"best": confirmation.measured, "default": confirmation.reference}))
     for line in verdict:
         report_line(line)
-    report_line(
-        f"To use them: source {shlex.quote(str(out / 'best.env'))}"
-        if confirmation.gained
-        else "Keep the default settings."
-    )
+    use = f"To use them: source {shlex.quote(f'{out}/best.env')}"
+    report_line(use if confirmation.gained else "Keep the default settings.")
     return confirmation
 
 
@@ -205,11 +202,7 @@ def _stored(out: Path) -> Iterator[None]:
         yield
     except (SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
         why = str(error.__cause__ or error).partition("\n")[0]
-        remedy = (
-            "free some space"
-            if "full" in why
-            else "name another folder with --out, on a local disk if this one has no locks"
-        )
+        remedy = "free some space" if "full" in why else "name another folder with --out, on a disk that has locks"
         raise LabError(f"{out}/study.db cannot be used: {why}. Its trials stay; {remedy}.") from error
 
 

@@ -561,7 +561,7 @@ def test_a_damaged_study_is_reported(job, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-    ("why", "told"), [("database or disk is full", "free some space"), ("database is locked", "has no locks")]
+    ("why", "told"), [("database or disk is full", "free some space"), ("database is locked", "has locks")]
 )
 def test_a_study_that_cannot_be_used_has_the_remedy_of_its_reason(why, told):
     with pytest.raises(LabError, match=told) as raised, run._stored(Path("out")):
