@@ -68,7 +68,7 @@ def data_folder(given: Path | None) -> Path:
 
 def _places(folder: Path) -> tuple[Path, Path]:
     """Return the folders where MNIST may be: the data folder, then Keras' cache."""
-    return folder, Path(os.environ.get("KERAS_HOME") or Path.home() / ".keras") / "datasets"
+    return folder, Path(os.environ.get("KERAS_HOME") or Path(os.environ.get("HOME", "/"), ".keras")) / "datasets"
 
 
 def read_mnist(folder: Path, file: File) -> tuple[Part, Part, str] | None:
