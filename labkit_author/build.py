@@ -116,7 +116,9 @@ def key(source: Path) -> str:
     """Return a hash of a lab's code cells and of the modules that check its exercises and run on its ranks."""
     cells = [cell.source for cell in sources.solved(sources.read(source)).cells if cell.cell_type == "code"]
     modules = sorted((paths.ROOT / "labkit" / "exercises").glob(f"lab{source.stem[:2]}*.py"))
-    return hashlib.sha256("\0".join([*cells, *(path.read_text() for path in modules)]).encode()).hexdigest()
+    return hashlib.sha256(
+        "\0".join([*cells, *(path.read_text(encoding="utf-8") for path in modules)]).encode()
+    ).hexdigest()
 
 
 def is_stale(source: Path) -> bool:

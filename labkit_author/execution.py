@@ -51,7 +51,7 @@ def execute(notebook: NotebookNode, name: str, cwd: Path, **parameters: Any) -> 
     input_file, output_file = scratch / f"{name}.in.ipynb", scratch / f"{name}.ipynb"
     with files.writing(input_file):
         scratch.mkdir(parents=True, exist_ok=True)
-        input_file.write_text(dumps(notebook))
+        input_file.write_text(dumps(notebook), encoding="utf-8")
     _refuse_unknown(parameters, input_file, name)
     before = dict(os.environ)
     # The environment's own kernel, also where a user-level kernel of the same name points elsewhere.

@@ -13,7 +13,7 @@ BOLD = re.compile(r"(?P<link>\[)?\*\*(?P<term>[^*\n]+(?:\n# [^*\n]+)?)\*\*(?(lin
 
 def text() -> str:
     """Return the page."""
-    return (paths.ROOT / "docs" / "glossary.md").read_text()
+    return (paths.ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
 
 
 @functools.cache

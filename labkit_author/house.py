@@ -49,7 +49,7 @@ def _of_package(folder: Path, level: int) -> Iterator[str]:
 
 def first_line(path: Path) -> str:
     """Return the first line of a module's docstring, up to its first blank line, as one."""
-    text = ast.get_docstring(ast.parse(path.read_text()))
+    text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
     if not text:
         raise LabError(f"{paths.shown(path)} has no docstring: what is it for?")
     return " ".join(text.partition("\n\n")[0].split())

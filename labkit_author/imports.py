@@ -32,7 +32,7 @@ def names_of(module: str) -> set[str] | None:
     file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     if not file.is_file():
         return None
-    names, lazy = _read(file.read_text())
+    names, lazy = _read(file.read_text(encoding="utf-8"))
     brought = {name for below in lazy for name in lazy[below] if name in (names_of(f"{module}.{below}") or ())}
     return {*names, *brought, *_below(path)}
 

@@ -44,9 +44,11 @@ Problem = tuple[int, str]  # a line of the source, and its problem
 def lint(source: Path) -> list[str]:
     """Return the problems of a lab's source, as lines `file:line: problem`; none when it is well made."""
     notebook = sources.read(source)
-    starts = [number for number, line in enumerate(source.read_text().splitlines(), 1) if MARKER.match(line)]
+    starts = [
+        number for number, line in enumerate(source.read_text(encoding="utf-8").splitlines(), 1) if MARKER.match(line)
+    ]
     elsewhere = {name: other.name for other in sources.labs() if other.name != source.name for name in _written(other)}
-    problems = [*_lint_headings(notebook, starts), *glossary.problems(source.read_text())]
+    problems = [*_lint_headings(notebook, starts), *glossary.problems(source.read_text(encoding="utf-8"))]
     for cell, start in zip(notebook.cells, starts, strict=True):
         problems += _lint_prose(cell, start) if cell.cell_type == "markdown" else _lint_code(cell, start)
         problems += _lint_paths(cell, start)
@@ -65,7 +67,7 @@ def leftovers(source: Path) -> list[str]:
 
     They are reported and not refused while an exercise is being written.
     """
-    text = source.read_text()
+    text = source.read_text(encoding="utf-8")
     lines = (
         f"{paths.shown(source)}:{text.count(chr(10), 0, left.start()) + 1}: left of the skeleton: {left[0]!r}"
         for left in skeletons.LEFT.finditer(text)
@@ -80,7 +82,7 @@ def _lint_paths(cell: NotebookNode, start: int) -> Iterator[Problem]:
 
 
 def _written(source: Path) -> list[str]:
-    return re.findall(r"^# %%writefile (\S+)", source.read_text(), flags=re.M)
+    return re.findall(r"^# %%writefile (\S+)", source.read_text(encoding="utf-8"), flags=re.M)
 
 
 def _lint_file(cell: NotebookNode, start: int, elsewhere: dict[str, str]) -> Iterator[Problem]:
@@ -222,7 +224,7 @@ def _lint_exercises(source: Path, notebook: NotebookNode, starts: list[int]) -> 
         yield starts[int(index.group(1))] if index else 1, str(error).partition("\n")[0]
         return
     module = paths.ROOT / "labkit" / "exercises" / f"lab{source.stem[:2]}.py"
-    hints = _hints(ast.parse(module.read_text())) if module.exists() else {}
+    hints = _hints(ast.parse(module.read_text(encoding="utf-8"))) if module.exists() else {}
     if list(found) != list(range(1, len(found) + 1)):
         yield 1, f"exercises are numbered {list(found)}, not 1, 2, 3 …"
     for cell, start in zip(notebook.cells, starts, strict=True):

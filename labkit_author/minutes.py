@@ -35,14 +35,16 @@ def plan(source: Path) -> list[Section]:
     """
     path = paths.SOLUTIONS / FILE
     known = {field.name for field in fields(Section)} - {"name", "heading"}
-    lab = tomllib.loads(path.read_text() if path.exists() else "").get(source.stem[:2], {})
+    lab = tomllib.loads(path.read_text(encoding="utf-8") if path.exists() else "").get(source.stem[:2], {})
     for name, entry in lab.items():
         if unknown := entry.keys() - known:
             raise LabError(
                 f"{paths.shown(path)}: section {name} of lab {source.stem[:2]} has {', '.join(sorted(unknown))}; "
                 f"it can have {', '.join(sorted(known))}."
             )
-    headings = [(found[1] or QUESTIONS, found[0].lstrip("# ")) for found in HEADING.finditer(source.read_text())]
+    headings = [
+        (found[1] or QUESTIONS, found[0].lstrip("# ")) for found in HEADING.finditer(source.read_text(encoding="utf-8"))
+    ]
     names = [name for name, _ in headings]
     if list(lab) != names:
         raise LabError(
@@ -126,7 +128,7 @@ def overruns(source: Path, notebook: NotebookNode) -> list[str]:
 def write_agenda() -> Path | None:
     """Put each lab's minutes into its line of the README's agenda; return the README when that changed it."""
     readme = paths.ROOT / "README.md"
-    text = readme.read_text()
+    text = readme.read_text(encoding="utf-8")
     for source in sources.labs():
         line = rf"^(\| \[{source.stem[:2]} .* \| )\d+( \|)$"
         text = re.sub(line, rf"\g<1>{total(plan(source))}\g<2>", text, flags=re.M)

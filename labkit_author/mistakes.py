@@ -58,5 +58,5 @@ def path(number: str) -> Path:
 def _load(number: str, kind: str) -> dict[int, list[Change]]:
     if not path(number).exists():
         return {}
-    exercises = tomllib.loads(path(number).read_text())
+    exercises = tomllib.loads(path(number).read_text(encoding="utf-8"))
     return {int(exercise): [Change(**entry) for entry in kinds.get(kind, [])] for exercise, kinds in exercises.items()}

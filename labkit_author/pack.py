@@ -72,7 +72,7 @@ def make(folder: Path, with_python: bool = True) -> Pack:
     (set_up / PYTHON).write_text(f"{sys.version_info.major}.{sys.version_info.minor}\n")
     _set_up(set_up, with_python)
     with files.writing(folder):
-        locks.write_text("".join(f"{_sha256(paths.ROOT / lock)}  {lock}\n" for lock in LOCKS))
+        locks.write_text("".join(f"{_sha256(paths.ROOT / lock)}  {lock}\n" for lock in LOCKS), encoding="utf-8")
         print("Packing 3 GB, a minute or two", flush=True)
         with tarfile.open(packages, "w:gz", compresslevel=4) as archive:
             for name in _contents(set_up):

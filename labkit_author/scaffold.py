@@ -43,9 +43,11 @@ def new_exercise(source: Path, script: bool = False) -> tuple[int, list[Path]]:
         raise LabError(f"lab {lab} has no {paths.shown(checks)}: docs/writing-labs.md shows one.")
     number = len(sources.exercises(sources.read(source))) + 1
     names = {"n": str(number), "lab": lab}
-    _put(source, _end_of_exercises(source.read_text()), skeleton.text.substitute(names))
-    files.write(checks, _importing(skeleton.imports, checks.read_text()) + skeleton.check.substitute(names))
-    planted = mistakes.read_text() if mistakes.exists() else ""
+    _put(source, _end_of_exercises(source.read_text(encoding="utf-8")), skeleton.text.substitute(names))
+    files.write(
+        checks, _importing(skeleton.imports, checks.read_text(encoding="utf-8")) + skeleton.check.substitute(names)
+    )
+    planted = mistakes.read_text(encoding="utf-8") if mistakes.exists() else ""
     files.write(mistakes, planted + skeleton.mistakes.substitute(names))
     modules = [source, checks]
     if skeleton.probe is not None:
@@ -63,7 +65,7 @@ def _give_minutes(source: Path, exercise: int) -> list[Path]:
         return []
     plan = paths.SOLUTIONS / minutes.FILE
     line = rf"(?ms)(^\[{source.stem[:2]}\]$.*?^{name} = {{[^}}\n]*?)(, wait|, core| }})"
-    files.write(plan, re.sub(line, rf"\g<1>, do = {DO_MIN}\g<2>", plan.read_text(), count=1))
+    files.write(plan, re.sub(line, rf"\g<1>, do = {DO_MIN}\g<2>", plan.read_text(encoding="utf-8"), count=1))
     return [plan]
 
 
@@ -76,7 +78,7 @@ def _end_of_exercises(text: str) -> int:
 
 def _put(path: Path, line: int, text: str) -> None:
     """Insert text after a line of a file."""
-    lines = path.read_text().split("\n")
+    lines = path.read_text(encoding="utf-8").split("\n")
     files.write(path, "\n".join([*lines[:line], *text.removesuffix("\n").split("\n"), *lines[line:]]))
 
 

@@ -82,11 +82,11 @@ def prepare(folder: Path) -> None:
         (folder / "notebooks").mkdir()
         for info in catalogue.labs():
             page = with_pictures_in_files(lab(info), folder / EXTRA / PICTURES)
-            (folder / "notebooks" / info.notebook.name).write_text(notebooks.dumps(page))
+            (folder / "notebooks" / info.notebook.name).write_text(notebooks.dumps(page), encoding="utf-8")
         for path in (*(paths.ROOT / name for name in DOCUMENTS), *(paths.ROOT / "docs").glob("*.md")):
-            _write(folder / path.relative_to(paths.ROOT), document(path.read_text()))
+            _write(folder / path.relative_to(paths.ROOT), document(path.read_text(encoding="utf-8")))
         for path in SITE.iterdir():
-            text = path.read_text()
+            text = path.read_text(encoding="utf-8")
             _write(folder / path.name, jinja2.Template(text).render(_front(folder)) if path.suffix == ".md" else text)
         _write(folder / "notebooks" / "index.md", _index())
         _bring_linked_files(folder)
@@ -178,7 +178,7 @@ def _prose(text: str, id: str) -> NotebookNode:
 
 def _front(folder: Path) -> dict[str, str]:
     """Return the front page's parts from elsewhere: the README's sections, and a stored picture."""
-    opening, *rest = re.split(r"^## ", (paths.ROOT / "README.md").read_text(), flags=re.M)
+    opening, *rest = re.split(r"^## ", (paths.ROOT / "README.md").read_text(encoding="utf-8"), flags=re.M)
     sections = {title: text.strip() for title, _, text in (section.partition("\n") for section in rest)}
     return {
         "summary": opening.split("\n\n")[1],
@@ -225,7 +225,7 @@ def _bring_linked_files(folder: Path) -> None:
 def links(page: Path) -> list[tuple[str, str]]:
     """Return the files that a prepared page's prose links to, as it names them, each with its `#heading` or ''."""
     if page.suffix == ".md":
-        prose = page.read_text()
+        prose = page.read_text(encoding="utf-8")
     else:
         cells = nbformat.read(page, as_version=4).cells
         prose = "\n\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
@@ -234,7 +234,7 @@ def links(page: Path) -> list[tuple[str, str]]:
 
 def _write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
+    path.write_text(text, encoding="utf-8")
 
 
 def _refuse_other_folder(out: Path) -> None:

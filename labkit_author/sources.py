@@ -58,7 +58,7 @@ def labs() -> list[Path]:
 
 def title(source: Path) -> str:
     """Return a lab's title, such as `02 · oneDNN under an MNIST CNN`."""
-    heading = next((line for line in source.read_text().splitlines() if line.startswith("# # ")), None)
+    heading = next((line for line in source.read_text(encoding="utf-8").splitlines() if line.startswith("# # ")), None)
     if heading is None:
         raise LabError(f"{paths.shown(source)} has no title: a first line of prose such as `# # 02 · …`.")
     return heading.removeprefix("# # ")
@@ -69,7 +69,7 @@ def read(source: Path) -> NotebookNode:
 
     A cell's id is a hash of its text, so it stays when other cells come and go.
     """
-    return copy.deepcopy(_read(source.read_text()))
+    return copy.deepcopy(_read(source.read_text(encoding="utf-8")))
 
 
 @functools.cache

@@ -79,7 +79,7 @@ def store(chosen: Sequence[Path], on_lab: Callable[[str], None] = print) -> list
 
 def _session(chosen: Sequence[Path]) -> tuple[str, int]:
     """Return the name of a session of all labs, and how many of them are done: more than 0 when one goes on."""
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text()[:8]
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8")[:8]
     session, done = f"{time.strftime('%Y-%m-%d %H:%M')} {boot}", 0
     for source in chosen:
         path = KEPT / f"{source.stem}.ipynb"
@@ -97,7 +97,7 @@ def _session(chosen: Sequence[Path]) -> tuple[str, int]:
 
 def _store(source: Path) -> None:
     executed = KEPT / f"{source.stem}.ipynb"
-    files.write(build.solution_path(source), executed.read_text())
+    files.write(build.solution_path(source), executed.read_text(encoding="utf-8"))
     executed.unlink()
 
 

@@ -24,7 +24,7 @@ TOOLS = """
 """
 COPIED = (
     *("lab", "pyproject.toml", "uv.lock", "env/uv.txt", "env/variables.txt"),
-    *("env/torch/requirements.txt", "labkit/__init__.py", "labkit/cli", "labkit/system"),
+    *("env/torch/requirements.txt", "labkit/__init__.py", "labkit/cli", "labkit/system", "labkit/mpi/mpirun.sh"),
 )
 
 # Makes environments, with a `labkit` in them that prints how it was called, and keeps a list of its own calls. A file
@@ -307,6 +307,21 @@ def test_the_front_door_knows_every_command_of_each_package():
         assert {known.get(name) for name in names} == {entry.name}, names
 
 
+@pytest.mark.parametrize(
+    ("variables", "direct"),
+    [
+        ({}, "localhost,127.0.0.1,::1"),
+        ({"NO_PROXY": "site.org"}, "localhost,127.0.0.1,::1,site.org"),
+        ({"NO_PROXY": "a", "no_proxy": "b"}, "localhost,127.0.0.1,::1,b"),
+        ({"no_proxy": "*"}, "*"),
+    ],
+)
+def test_no_proxy_is_asked_for_what_is_on_this_machine(checkout, variables, direct):
+    checkout.run("setup")
+    (checkout.folder / ".venv/bin/labkit").write_text('#!/bin/sh\necho "$no_proxy $NO_PROXY"\n')
+    assert checkout.run("doctor", http_proxy="http://127.0.0.1:9", **variables)[1] == f"{direct} {direct}\n"
+
+
 def test_a_kit_of_another_account_that_is_not_set_up_is_reported_in_one_line():
     with tempfile.TemporaryDirectory(dir="/tmp") as place:  # which every user can reach
         Path(place).chmod(0o755)
@@ -360,6 +375,23 @@ def test_a_failed_step_shows_why_and_the_next_call_resumes(checkout, what, step,
     assert f'set-up stopped at "{step}". The whole story is in .lab/{log}; ./lab setup resumes.\n' in err
     (checkout.folder / f"fails-{what}").unlink()
     assert checkout.run("start")[1].endswith("labkit start\n")
+
+
+@pytest.mark.parametrize("flock", ["echo No locks available >&2; exit 71", "exit 127"])
+def test_set_up_runs_where_the_folder_cannot_be_locked(checkout, flock):
+    checkout.program("flock", f"#!/bin/sh\n{flock}\n")
+    code, out, _ = checkout.run("doctor")
+    assert (code, "can't be locked" in out, "another set-up" in out) == (0, True, False)
+    assert out.endswith("labkit doctor\n")
+
+
+def test_executable_bits_that_an_archive_lost_are_set_again(checkout):
+    for name in ("lab", "labkit/mpi/mpirun.sh"):
+        (checkout.folder / name).chmod(0o644)
+    done = subprocess.run(["bash", checkout.folder / "lab", "setup"], env={"PATH": str(checkout.path)}, timeout=60)
+    assert done.returncode == 0
+    assert os.access(checkout.folder / "lab", os.X_OK)
+    assert os.access(checkout.folder / ".venv/bin/mpirun", os.X_OK)
 
 
 def test_a_failed_step_ends_what_runs_at_the_same_time(checkout):
@@ -437,6 +469,12 @@ def test_nothing_is_installed_without_root(checkout):
 def test_a_machine_that_cannot_serve_is_reported_in_one_line(checkout, program, says, told):
     checkout.program(program, f"#!/bin/sh\ncat <<'END'\n{says}\nEND\n")
     assert_one_line(checkout.run("start"), told)
+
+
+def test_a_path_with_a_colon_is_refused_before_any_work(checkout, tmp_path):
+    checkout.folder = checkout.folder.rename(tmp_path / "a:b")
+    assert_one_line(checkout.run("start"), f"{checkout.folder}, has a colon")
+    assert checkout.read("uv-calls") == ""
 
 
 def install_extra(checkout: Checkout, name: str) -> subprocess.CompletedProcess:

@@ -1,5 +1,6 @@
 """The code is formatted and clean, its types fit, imports are declared and go down the layers; shell scripts too."""
 
+import re
 import subprocess
 import sysconfig
 import tomllib
@@ -55,3 +56,21 @@ def test_shell_scripts_are_clean():
 def test_imports_are_declared_in_their_packages_group(folders, groups, ignored):
     """DEP001: installed by nobody; DEP003: by another package alone; DEP004: in another group. deptry.com has all."""
     clean("deptry", *folders.split(), "--non-dev-dependency-groups", groups, "--ignore", ignored)
+
+
+def test_text_has_an_encoding():
+    """Ruff's PLW1514 sees only paths whose type it can infer; a locale never decides what the kit reads and writes."""
+    implicit = re.compile(r"\.(read_text|write_text)\((?!.*encoding=)|\b(text|universal_newlines)=True")
+    files = [
+        file
+        for package in ("labkit", "labkit_author", "labkit_classroom")
+        for file in (paths.ROOT / package).rglob("*.py")
+    ]
+    # The results of lab 07 rest on this module's text; its ranks have UTF-8 mode.
+    lines = ((file.name, line) for file in files for line in file.read_text().splitlines())
+    assert [line for line in lines if implicit.search(line[1])] == [
+        (
+            "lab07_ranks.py",
+            '            findings["history"] = json.loads(log.read_text())["history"] if log and log.is_file() else []',
+        )
+    ]

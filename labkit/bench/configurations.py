@@ -286,7 +286,7 @@ def run_once(configuration: Configuration, *flags: object) -> dict[str, Any]:
     with scratch.folder() as folder:
         out = folder / "result.json"
         run(configuration, *flags, f"--json={out}")
-        return json.loads(out.read_text())
+        return json.loads(out.read_text(encoding="utf-8"))
 
 
 def run(configuration: Configuration, *flags: object) -> tuple[str, ...]:

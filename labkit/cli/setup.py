@@ -104,7 +104,7 @@ def _follow(step: Step) -> None:
         time.sleep(processes.POLL_INTERVAL_S)
     show("\r" if live else "", "\n")
     if step.process.returncode:
-        print(*step.log.read_text(errors="replace").splitlines()[-12:], sep="\n", file=sys.stderr)
+        print(*step.log.read_text(encoding="utf-8", errors="replace").splitlines()[-12:], sep="\n", file=sys.stderr)
         again = os.environ.get("LAB_AGAIN", "./lab setup")
         raise LabError(
             f'set-up stopped at "{step.text}". The whole story is in {paths.shown(step.log)}; {again} resumes.'
@@ -139,7 +139,7 @@ def _sync_horovod(kit: Path) -> str:
         "CMAKE_TOOLCHAIN_FILE": kit / "env/horovod/toolchain.cmake",
     }
     groups = paths.STATE / "groups"
-    wanted = sorted(set(groups.read_text().split())) if groups.exists() else []
+    wanted = sorted(set(groups.read_text(encoding="utf-8").split())) if groups.exists() else []
     sync = (programs.uv(), "sync", "--locked", *PLATFORM, *(f"--group={group}" for group in wanted))
     return _words("env", *(f"{name}={value}" for name, value in variables.items()), *sync)
 
@@ -171,9 +171,9 @@ def keep_mpi_here() -> None:
     """
     configuration = VENV / "lib/etc/ucx/ucx.conf"
     configuration.parent.mkdir(parents=True, exist_ok=True)
-    configuration.write_text("UCX_TLS=sm,self\n")
-    (SITE / "labkit-mpi.pth").write_text(
-        'import os; os.environ.get("SLURM_STEP_NUM_NODES", "1") == "1" or os.environ.setdefault("UCX_TLS", "all")\n'
+    configuration.write_text("UCX_TLS=sm,self\n", encoding="utf-8")
+    (SITE / "labkit-mpi.pth").write_bytes(
+        b'import os; os.environ.get("SLURM_STEP_NUM_NODES", "1") == "1" or os.environ.setdefault("UCX_TLS", "all")\n'
     )
     for name in ("mpirun", "mpiexec"):
         (VENV / "bin" / name).unlink(missing_ok=True)

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from labkit.system.errors import LabError
+from labkit.system.errors import LabError, first_cause
 from labkit.system.paths import DATA, shown
 
 # pooch and requests are imported where they are used: every rank imports this module.
@@ -48,7 +48,7 @@ class File(NamedTuple):
 
 def read_registry(registry: Path) -> File:
     """Return MNIST's file as it is registered."""
-    table = tomllib.loads(registry.read_text())["mnist"]
+    table = tomllib.loads(registry.read_text(encoding="utf-8"))["mnist"]
     return File(table["name"], table["size"], table["sha256"], tuple(table["mirrors"]))
 
 
@@ -68,7 +68,7 @@ def data_folder(given: Path | None) -> Path:
 
 def _places(folder: Path) -> tuple[Path, Path]:
     """Return the folders where MNIST may be: the data folder, then Keras' cache."""
-    return folder, Path.home() / ".keras/datasets"
+    return folder, Path(os.environ.get("HOME", "/"), ".keras/datasets")
 
 
 def read_mnist(folder: Path, file: File) -> tuple[Part, Part, str] | None:
@@ -148,7 +148,6 @@ def fetch(folder: Path | None = None, registry: Path = REGISTRY, timeout_s: floa
         No mirror gave MNIST, or the folder cannot be written.
     """
     import pooch
-    import requests
 
     folder, file = data_folder(folder), read_registry(registry)
     if is_intact(folder, file):
@@ -160,13 +159,14 @@ def fetch(folder: Path | None = None, registry: Path = REGISTRY, timeout_s: floa
         try:
             path = pooch.retrieve(mirror + file.name, f"sha256:{file.sha256}", file.name, folder, downloader=downloader)
             Path(path).chmod(0o644)  # others may read a shared folder
-        except (requests.RequestException, ValueError) as error:  # ValueError: another SHA-256
-            failures.append(f"{host}: {type(error).__name__ if isinstance(error, OSError) else 'not the same file'}")
-        except OSError as error:
-            raise LabError(f"{shown(folder)} cannot be written ({error.strerror}): set LAB_DATA to another.") from error
+        except (OSError, ValueError) as error:  # ValueError: another SHA-256
+            if isinstance(error, OSError) and error.errno:  # those of requests have no number
+                place = shown(folder)
+                raise LabError(f"{place} cannot be written ({error.strerror}): set LAB_DATA to another.") from error
+            failures.append(f"{host}: {first_cause(error) if isinstance(error, OSError) else 'not the same file'}")
         else:
             return f"{file.name}: {file.size:,} bytes from {host}, SHA-256 as registered."
     raise LabError(
-        f"MNIST could not be downloaded ({', '.join(failures)}). Check the network, or copy {file.name} to "
-        f"{shown(folder)}/; {shown(registry)} has its addresses and SHA-256."
+        f"MNIST could not be downloaded ({'; '.join(failures)}). Check network, proxy and certificates, or copy "
+        f"{file.name} to {shown(folder)}/; {shown(registry)} has its addresses and SHA-256."
     )

@@ -29,7 +29,12 @@ MEMORY_WANTED_BYTES = 4 * 0.95e9 + 0.5e9
 DISK_NEEDED_BYTES = 0.2e9
 DISK_WANTED_BYTES = 1e9
 
-REBUILD = "make the environment anew: `rm -rf .venv && ./lab setup`"
+REBUILD = "make the environment again: `rm -rf .venv && ./lab setup`"
+REPORT = "search the web for that message, or report it with `./lab doctor --json`"
+# Of errors that come from a file of a package, or a kernel, that is gone or damaged.
+_MISSING = re.compile(
+    "No .* named|cannot import name|has not been built|cannot open shared|undefined symbol|too short|ELF"
+)
 
 
 class Finding(NamedTuple):
@@ -125,6 +130,8 @@ def _python(facts: Facts) -> Judgement:
 def _cores(facts: Facts) -> Judgement:
     cores, quota, usable = len(facts.machine.cores), facts.machine.quota, facts.machine.usable_cores
     limit = f" of {cores}: the CPU quota is {quota:g}" if quota is not None and quota < cores else ""
+    if unequal := facts.machine.unequal_cores:
+        limit += f"; {unequal} more are slower or faster (P and E cores), and ranks that are compared need equal ones"
     if usable > 1:
         return "ok", f"{usable} usable{limit}", ""
     seen = f"1 usable{limit}; more ranks or threads cannot make anything faster"
@@ -200,7 +207,7 @@ def _onednn(facts: Facts) -> Judgement:
         log = onednn.describe(facts.onednn.output.splitlines())
         version, threads, isa = (log.get(key, "unknown") for key in ("version", "threads", "isa"))
         return "ok", f"{version}, on, {threads.partition(',')[0]} runtime, {isa}", ""
-    return "warn", "off: a convolution ran without it", REBUILD
+    return "warn", "off: a convolution ran without it", REPORT
 
 
 def _mpi(facts: Facts) -> Judgement:
@@ -230,8 +237,11 @@ def _fix_of_probe(facts: Facts, error: str) -> str:
         return "leave the shell of the Slurm job that has ended"
     if "Not over after" in error:
         return "run the doctor again while the machine does nothing else"
-    disturbance = _other_mpi(facts)
-    return disturbance[1] if disturbance else REBUILD
+    if names := [name for name in ("LD_LIBRARY_PATH", "LD_PRELOAD") if facts.environ.get(name)]:
+        return _unset(*names)
+    if disturbance := _other_mpi(facts):
+        return disturbance[1]
+    return REBUILD if _MISSING.search(error) else REPORT
 
 
 def _judge_probe(facts: Facts, probe: ProbeResult) -> Judgement:
@@ -251,7 +261,7 @@ def _kernel(facts: Facts) -> Judgement:
     if not facts.kernel.error and prefix == facts.prefix:
         return "ok", "python3 is this environment's Python", ""
     seen = facts.kernel.error or f"python3 runs in {prefix}, not in this environment"
-    return "fail", seen, _fix_of_probe(facts, seen)
+    return "fail", seen, _fix_of_probe(facts, seen) if facts.kernel.error else REBUILD
 
 
 def _labs_data(facts: Facts) -> Judgement:
@@ -284,6 +294,7 @@ CHECKS: dict[str, Callable[[Facts], Judgement]] = {
     "Horovod": lambda facts: _judge_probe(facts, facts.horovod),
     "Slurm": lambda facts: _optional(facts.slurm, "no cluster, and no small one on this machine: "),
     "daal4py": lambda facts: _judge_probe(facts, facts.daal4py),
+    "OpenVINO": lambda facts: _judge_probe(facts, facts.openvino),
     "PyTorch": lambda facts: _optional(facts.torch),
     "data": _labs_data,
     "JupyterLab": lambda facts: _judge_probe(facts, facts.jupyterlab),
@@ -297,6 +308,7 @@ PROBE_OF = {
     "oneDNN": "onednn",
     "Horovod": "horovod",
     "daal4py": "daal4py",
+    "OpenVINO": "openvino",
     "JupyterLab": "jupyterlab",
     "kernel": "kernel",
 }

@@ -26,7 +26,7 @@ LABS = (
         needs=(*TENSORFLOW, "MPI"),
         better_with=("cores", "oneDNN", "PyTorch", "numactl"),
     ),
-    Lab("04 Fewer bits", needs=(*TENSORFLOW, "MPI", "data"), better_with=("oneDNN",)),
+    Lab("04 Fewer bits", needs=(*TENSORFLOW, "MPI", "OpenVINO", "data"), better_with=("oneDNN",)),
     Lab("05 Let a program tune it", needs=TENSORFLOW, better_with=("cores", "PyTorch")),
     Lab("06 How gradients travel", needs=(*NOTEBOOK, "memory", "MPI", "data"), better_with=("cores", "network")),
     Lab(
@@ -40,6 +40,6 @@ LABS = (
         better_with=("cores", "oneDNN", "network", "Slurm"),
     ),
     Lab("09 K-Means with daal4py", needs=(*NOTEBOOK, "memory", "MPI", "daal4py"), better_with=("cores",)),
-    Lab("10 Language models", needs=(*TENSORFLOW, "memory", "MPI"), better_with=("cores",)),
+    Lab("10 Language models", needs=(*TENSORFLOW, "memory", "MPI", "OpenVINO"), better_with=("cores",)),
     Lab("11 After the all-reduce", needs=(*NOTEBOOK, "memory", "MPI"), better_with=("cores", "network", "PyTorch")),
 )

@@ -36,7 +36,7 @@ class ProbeResult(NamedTuple):
     error: str = ""
 
 
-PROBES = ("onednn", "horovod", "daal4py", "kernel", "jupyterlab")  # the probes that take seconds
+PROBES = ("onednn", "horovod", "daal4py", "openvino", "kernel", "jupyterlab")  # the probes that take seconds
 NOT_TRIED = ProbeResult(error="not tried in a quick look")
 
 
@@ -62,7 +62,7 @@ class Facts:
         The folder of LD_LIBRARY_PATH that hides this environment's MPI library behind another.
     data : tuple of FileStatus, or str
         The status of the labs' data; a reason when it cannot be told.
-    onednn, horovod, daal4py, kernel, jupyterlab : ProbeResult
+    onednn, horovod, daal4py, openvino, kernel, jupyterlab : ProbeResult
         The results of these probes.
     numactl : ProbeResult or None
         The result of interleaving memory; None where there is no such program.
@@ -91,6 +91,7 @@ class Facts:
     onednn: ProbeResult
     horovod: ProbeResult
     daal4py: ProbeResult
+    openvino: ProbeResult
     kernel: ProbeResult
     jupyterlab: ProbeResult
     numactl: ProbeResult | None
@@ -136,12 +137,13 @@ def _try_probes(on_step: Callable[[str], None]) -> dict[str, ProbeResult]:
     try:
         others = {
             "onednn": beside.submit(try_python, SCRIPTS / "onednn.py"),
+            "openvino": beside.submit(try_python, SCRIPTS / "openvino_matmul.py"),
             "kernel": beside.submit(try_python, SCRIPTS / "kernel.py"),
             "jupyterlab": beside.submit(try_python, "-m", "jupyterlab", "--version"),
         }
         on_step("TensorFlow with oneDNN, and Horovod on 2 ranks")
         horovod = try_ranks(SCRIPTS / "allreduce_horovod.py")
-        on_step("daal4py on 2 ranks, and the notebooks' kernel")
+        on_step("daal4py on 2 ranks, OpenVINO, and the notebooks' kernel")
         daal4py = try_ranks(SCRIPTS / "allreduce_daal4py.py")
         return {"horovod": horovod, "daal4py": daal4py} | {name: other.result() for name, other in others.items()}
     finally:

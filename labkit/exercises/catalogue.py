@@ -142,7 +142,7 @@ class LabInfo:
 
 def labs() -> list[LabInfo]:
     """Return all labs in their order."""
-    return list(_read((paths.SOLUTIONS / FILE).read_text()))
+    return list(_read((paths.SOLUTIONS / FILE).read_text(encoding="utf-8")))
 
 
 def find(lab: str) -> LabInfo:

@@ -305,7 +305,7 @@ def _does_the_same(answer: Any, cell_source: str, name: str) -> bool:
     """Whether an answer is what a cell makes, a script or the function `name`, whatever its comments."""
     if isinstance(answer, Path):
         try:
-            trees = [ast.parse(text) for text in (answer.read_text(errors="replace"), _script_of(cell_source))]
+            trees = [ast.parse(text) for text in (answer.read_bytes(), _script_of(cell_source))]
         except (SyntaxError, ValueError):  # ValueError: of a null byte
             return False
         return ast.dump(trees[0]) == ast.dump(trees[1])

@@ -50,7 +50,7 @@ def copy_path(lab: LabInfo, folder: Path) -> Path:
 
 def fresh(lab: LabInfo) -> str:
     """Return a new copy of a lab."""
-    return as_copy(lab.notebook.read_text())
+    return as_copy(lab.notebook.read_text(encoding="utf-8"))
 
 
 def as_copy(notebook: str) -> str:
@@ -85,7 +85,7 @@ def update(folder: Path, labs: Sequence[str] | None = None) -> Update:
         record = dict(made)
         refreshed, outdated = [], []
         for beside in filter(Path.exists, (GLOSSARY, AGENTS)):
-            _copy(beside.read_text(), folder / beside.name, record)
+            _copy(beside.read_text(encoding="utf-8"), folder / beside.name, record)
         for lab in catalogue.labs():
             path = copy_path(lab, folder)
             if labs is not None and lab.number not in labs and not path.exists():

@@ -144,7 +144,7 @@ class MpiRun:
         # https://github.com/pmodels/mpich/issues/1160
         folder = os.open(self._folder, os.O_RDONLY)
         options = [f"-{name}file-pattern /dev/fd/{folder}/%r.{name}" for name in ("out", "err")]
-        (self._folder / "hydra.conf").write_text(" ".join(options))
+        (self._folder / "hydra.conf").write_text(" ".join(options), encoding="utf-8")
         environ = {name: value for name, value in os.environ.items() if not name.startswith(_OUTER_RUN)}
         plumbing = {
             "PATH": f"{BIN}{os.pathsep}{os.environ.get('PATH', os.defpath)}",

@@ -29,7 +29,7 @@ def collect(folder: Path) -> dict[str, Any]:
         on different machines.
     """
     labs = {lab["lab"]: lab for lab in page.read_labs(folder)}
-    with_table = [lab.number for lab in catalogue.labs() if HAS_TABLE in lab.notebook.read_text()]
+    with_table = [lab.number for lab in catalogue.labs() if HAS_TABLE in lab.notebook.read_text(encoding="utf-8")]
     left = [number for number in with_table if number in labs]
     if not left:
         raise LabError("no lab has left a closing table: run one in full, its optional sections too.")
@@ -45,7 +45,7 @@ def collect(folder: Path) -> dict[str, Any]:
     if limits.others.busy:
         raise LabError("the machine's limits were measured while other work had the cores: ./lab roofline --again")
     kept = {name: limits.as_dict()[name] for name in ("peaks", "instructions", "bandwidth")}
-    version = tomllib.loads((paths.ROOT / "pyproject.toml").read_text())["project"]["version"]
+    version = tomllib.loads((paths.ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
     return {"on": on, "when": max(labs[n]["when"] for n in tables)[:10], "kit": version, "limits": kept, "labs": tables}
 
 

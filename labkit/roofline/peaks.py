@@ -79,7 +79,7 @@ def fastest_instructions(isa: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Return what `labkit.roofline.instructions` prints; nothing where there is no compiler, or it fails."""
     command = [sys.executable, "-m", instructions.__name__, *isa]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=INSTRUCTIONS_LIMIT_S)
+        done = subprocess.run(command, capture_output=True, timeout=INSTRUCTIONS_LIMIT_S)
         return json.loads(done.stdout)
     except (subprocess.TimeoutExpired, ValueError):
         return {}
@@ -237,7 +237,7 @@ def last_level_cache(cpus: Iterable[int], root: Path = Path("/")) -> int:
     for cpu in cpus:
         for folder in (root / f"sys/devices/system/cpu/cpu{cpu}/cache").glob("index*"):
             level, size, sharers = (
-                (folder / name).read_text().strip() for name in ("level", "size", "shared_cpu_list")
+                (folder / name).read_text(encoding="utf-8").strip() for name in ("level", "size", "shared_cpu_list")
             )
             caches[int(level), sharers] = int(size.removesuffix("K")) * 1024
     last = max((level for level, _ in caches), default=0)

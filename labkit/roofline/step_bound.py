@@ -145,7 +145,7 @@ def measure_step(config: BenchConfig, limits: Limits, configuration: configurati
         measured = replace(config, num_batches=STEPS, num_inter_threads=1, trace_file=folder / "timeline.json")
         with load.watch(show=False) as others:
             result = configurations.run_once(configuration, *as_flags(measured))
-        timeline = json.loads((folder / "timeline.json").read_text())["traceEvents"]
+        timeline = json.loads((folder / "timeline.json").read_text(encoding="utf-8"))["traceEvents"]
     step = by_family(config, operations(config, limits), timeline, statistics.fmean(result["seconds"]))
     return replace(step, others=others)
 

@@ -208,7 +208,7 @@ class Cluster:
         folder = self._folder()
         if not folder or _broken(folder):
             return None
-        nodes, cpus = map(int, (folder / "up").read_text().split())
+        nodes, cpus = map(int, (folder / "up").read_text(encoding="utf-8").split())
         _, network, warning = _network(folder)
         pid = _supervisor_pid(folder) or 0
         return Slurm("own", nodes, cpus, supervisor.variables(folder), pid, network, warning)
@@ -239,7 +239,7 @@ class Cluster:
         path = self.link.with_name(f"{self.link.name}.lock")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            lock = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600), "w")
+            lock = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600), "wb")
         except OSError as error:
             raise LabError(f"cannot write to {shown(path.parent)}: {error.strerror}. Check its owner.") from error
         with lock:
@@ -284,7 +284,7 @@ class Cluster:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            text=True,
+            encoding="utf-8",
             cwd="/",
             start_new_session=True,  # unaffected by an interrupt, or by a terminal that closes
         )
@@ -371,7 +371,7 @@ def _broken(folder: Path) -> tuple[str, ...]:
     if not (folder / "up").exists():
         return ("it is still starting",)
     try:
-        return tuple((folder / "ended").read_text().split("\0")[:-1])
+        return tuple((folder / "ended").read_text(encoding="utf-8").split("\0")[:-1])
     except FileNotFoundError:
         return ()
 
@@ -379,7 +379,7 @@ def _broken(folder: Path) -> tuple[str, ...]:
 def _network(folder: Path) -> tuple[str, str, str]:
     """Return the requested rate of its wires, a description with the measured rate, and a warning; else empty."""
     try:
-        rate, network, warning = (folder / supervisor.NETWORK_FILE).read_text().split("\n")
+        rate, network, warning = (folder / supervisor.NETWORK_FILE).read_text(encoding="utf-8").split("\n")
     except FileNotFoundError:
         return "", "", ""
     return rate, network, warning

@@ -190,7 +190,7 @@ class Job:
             if time.monotonic() - began > OUTPUT_TIMEOUT_S:
                 raise LabError(f"there is no {self.output}: is its folder on a file system that all nodes see?")
             time.sleep(LOG_INTERVAL_S)
-        return self.output.read_text(errors="replace")
+        return self.output.read_text(encoding="utf-8", errors="replace")
 
 
 class RankJob:
@@ -330,9 +330,10 @@ def _run(
     own |= {name: str(value) for name, value in (env or {}).items()}
     timeout_s = timeout_s or COMMAND_TIMEOUT_S
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=timeout_s, env=own)
+        done = subprocess.run(argv, capture_output=True, timeout=timeout_s, env=own)
     except OSError as error:
         return 1, "", f"{error.strerror}. Is Slurm installed?"
     except subprocess.TimeoutExpired:
         return 1, "", f"no answer within {timeout_s:.0f} s. Is the cluster up?"
-    return done.returncode, done.stdout.strip(), done.stderr.strip()
+    output, errors = (text.decode(errors="replace").strip() for text in (done.stdout, done.stderr))
+    return done.returncode, output, errors

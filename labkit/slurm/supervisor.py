@@ -103,7 +103,7 @@ class Supervisor:
     def start(self) -> None:
         """Start the daemons and wait until the nodes accept jobs."""
         folder, machine = self.folder, usable_machine()
-        self.lock = (folder / PID_FILE).open("w")
+        self.lock = (folder / PID_FILE).open("w", encoding="utf-8")
         fcntl.flock(self.lock, fcntl.LOCK_EX)
         locks.sign(self.lock)
         self.link.unlink(missing_ok=True)
@@ -122,8 +122,8 @@ class Supervisor:
         else:
             places = _places_here(self.nodes + 1)
             settings = [OWN_ADDRESS_ALONE, self.task_prolog("lo")]
-        conf.write_text(slurm_conf(folder, self.nodes, machine, places, settings))
-        (folder / "cgroup.conf").write_text(f"CgroupPlugin={_cgroup_plugin()}\n")
+        conf.write_text(slurm_conf(folder, self.nodes, machine, places, settings), encoding="utf-8")
+        (folder / "cgroup.conf").write_text(f"CgroupPlugin={_cgroup_plugin()}\n", encoding="utf-8")
 
         files = {"key-file": key, "socket": folder / "munge.socket", "pid-file": folder / "munged.pid"}
         files |= {"seed-file": folder / "munge.seed"}
@@ -143,15 +143,15 @@ class Supervisor:
         if not self.testbed and address() != addresses.LOOPBACK and address().startswith("127."):
             # Such as 127.0.1.1 on Debian. The daemons listen there by now. An srun that does would never hear from its
             # tasks, which answer to the address it called from: within loopback, the kernel uses the first address.
-            conf.write_text(conf.read_text().replace(",NoInAddrAny", ""))
-        (folder / "up").write_text(f"{self.nodes} {node_cores(machine, self.nodes)}")
+            conf.write_text(conf.read_text(encoding="utf-8").replace(",NoInAddrAny", ""), encoding="utf-8")
+        (folder / "up").write_text(f"{self.nodes} {node_cores(machine, self.nodes)}", encoding="utf-8")
 
     def make_testbed(self) -> Testbed:
         """Make the testbed, and the wrappers of Slurm's commands that run in it."""
         testbed = Testbed(self.nodes, self.rate)
         self.holders = {process.pid for process in self.children()}
         self.testbed = testbed  # from now on, `end` closes it
-        (self.folder / NETWORK_FILE).write_text("\n".join([self.rate, str(testbed), testbed.warning]))
+        (self.folder / NETWORK_FILE).write_text("\n".join([self.rate, str(testbed), testbed.warning]), encoding="utf-8")
         self.write_commands(testbed.enter())
         return testbed
 
@@ -162,11 +162,9 @@ class Supervisor:
         for path in filter(None, map(programs.which, COMMANDS)):
             command = f'{shlex.quote(path)} "$@"'
             wrapper = folder / Path(path).name
-            wrapper.write_text(
-                "#!/bin/sh\n"
-                f"[ /proc/self/ns/net -ef /proc/{os.getpid()}/ns/net ] && exec {shlex.join(enter)} {command}\n"
-                f"exec {command}\n"
-            )
+            inside = f"[ /proc/self/ns/net -ef /proc/{os.getpid()}/ns/net ]"
+            lines = ["#!/bin/sh", f"{inside} && exec {shlex.join(enter)} {command}", f"exec {command}\n"]
+            wrapper.write_bytes(os.fsencode("\n".join(lines)))
             wrapper.chmod(0o700)
 
     def task_prolog(self, interface: str) -> str:
@@ -177,7 +175,7 @@ class Supervisor:
         lines = [f"echo export {name}={interface}" for name in ("UCX_NET_DEVICES", "HYDRA_IFACE")]
         lines += ['[ "${SLURM_JOB_NUM_NODES:-1}" = 1 ] || echo export UCX_TLS=all', ""]
         prolog = self.folder / "task-prolog"
-        prolog.write_text("\n".join(["#!/bin/sh", *lines]))
+        prolog.write_text("\n".join(["#!/bin/sh", *lines]), encoding="utf-8")
         prolog.chmod(0o700)
         return f"TaskProlog={prolog}"
 
@@ -195,7 +193,7 @@ class Supervisor:
                 os.sched_setaffinity(0, cpus)
             end_with(supervisor)
 
-        with self.log(name).open("a") as log:
+        with self.log(name).open("ab") as log:
             self.daemons[name] = subprocess.Popen(
                 [*within, programs.which(argv[0]) or argv[0], *argv[1:]],
                 env=environ(self.folder),
@@ -245,7 +243,7 @@ class Supervisor:
             while child := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
                 if child.si_pid in daemons:
                     daemons[child.si_pid].poll()
-                    (self.folder / "ended").write_text("".join(f"{words}\0" for words in self.ended()))
+                    (self.folder / "ended").write_bytes("".join(f"{words}\0" for words in self.ended()).encode())
                 else:
                     os.waitpid(child.si_pid, 0)
 
@@ -260,7 +258,7 @@ class Supervisor:
 
     def last_lines(self, name: str) -> str:
         """Return the end of a daemon's log."""
-        lines = self.log(name).read_text(errors="replace").splitlines()[-LOG_LINES:]
+        lines = self.log(name).read_text(encoding="utf-8", errors="replace").splitlines()[-LOG_LINES:]
         return "\n    ".join([f"The log of {name} ends:", *(line[:300] for line in lines)])
 
     def end(self) -> None:
@@ -376,7 +374,7 @@ def _name(process: psutil.Process) -> str:
 
 def _close_pipes() -> None:
     """Close the pipes to the process that started this one."""
-    with Path(os.devnull).open("r+") as nothing:
+    with Path(os.devnull).open("r+b", buffering=0) as nothing:
         for number in range(3):
             os.dup2(nothing.fileno(), number)
 
@@ -403,17 +401,10 @@ def environ(folder: Path) -> dict[str, str]:
 def query(*argv: str, environ: Mapping[str, str], timeout: float = ANSWER_TIMEOUT_S) -> str | None:
     """Return the output of a Slurm command; None if it fails or does not answer in time."""
     try:
-        done = subprocess.run(
-            argv,
-            env=environ,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-        )
+        done = subprocess.run(argv, env=environ, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout.rstrip() if done.returncode == 0 else None
+    return done.stdout.decode(errors="replace").rstrip() if done.returncode == 0 else None
 
 
 def address() -> str:

@@ -43,14 +43,14 @@ def problem(user: int = NOBODY, group: int = NOBODY, folder: Path = Path("/")) -
             extra_groups=[],
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            text=True,
             timeout=TIME_LIMIT_S,
         )
     except (OSError, subprocess.SubprocessError) as error:
         return str(error)
-    if not done.returncode and done.stdout.strip() == sys.base_prefix:
+    if not done.returncode and os.fsdecode(done.stdout).strip() == sys.base_prefix:
         return ""
-    return _closed() or done.stderr.strip().rpartition("\n")[2] or f"{shown(Path(sys.executable))} can't be used"
+    errors = done.stderr.decode(errors="replace").strip()
+    return _closed() or errors.rpartition("\n")[2] or f"{shown(Path(sys.executable))} can't be used"
 
 
 def _closed() -> str:

@@ -17,6 +17,14 @@ class LabError(Exception):
         return [f"{type(self).__name__}: {self}"]
 
 
+def first_cause(error: BaseException) -> str:
+    """Return the reason for a failure of the network: the library's error, and the one that it began with."""
+    name = type(error).__name__
+    while error.__context__:
+        error = error.__context__
+    return f"{name}, {getattr(error, 'strerror', None) or error}".removesuffix(".")
+
+
 def reason(error: Exception) -> str:
     """Return an error's message from TensorFlow or Horovod in one line, without the names of their internals."""
     text = _INTERNALS.sub("", str(error)).strip()

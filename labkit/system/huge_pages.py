@@ -13,7 +13,7 @@ def problem(root: Path = Path("/")) -> str:
     if name != "glibc" or tuple(map(int, version.split("."))) < (2, 35):
         return "the C library is no glibc 2.35 or later, and malloc has no such tunable"
     file = root / "sys/kernel/mm/transparent_hugepage/enabled"
-    mode = file.read_text().partition("[")[2].partition("]")[0] if file.exists() else ""
+    mode = file.read_text(encoding="utf-8").partition("[")[2].partition("]")[0] if file.exists() else ""
     # With any other mode glibc doesn't ask: malloc.c, do_set_hugetlb.
     return {
         "madvise": "",

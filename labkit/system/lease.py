@@ -144,7 +144,7 @@ def _threads(processes: Iterable[int]) -> Iterator[int]:
         with contextlib.suppress(OSError):  # it has ended
             for thread in Path(f"/proc/{process}/task").iterdir():
                 yield int(thread.name)
-                yield from _threads(map(int, (thread / "children").read_text().split()))
+                yield from _threads(map(int, (thread / "children").read_text(encoding="utf-8").split()))
 
 
 # Dividing a machine

@@ -298,7 +298,7 @@ def cpu_times(root: Path = Path("/")) -> dict[int, CpuTimes]:
     """Return the times of each CPU, by the kernel's number; of none where /proc/stat doesn't show them."""
     seen = {}
     with contextlib.suppress(OSError):
-        for line in (root / "proc/stat").read_text().splitlines():
+        for line in (root / "proc/stat").read_text(encoding="utf-8").splitlines():
             name, *ticks = line.split() or [""]
             if name.startswith("cpu") and name != "cpu":
                 counted = [TICK_S * int(count) for count in ticks[: len(CpuTimes._fields)]]
@@ -338,7 +338,7 @@ def _throttled(root: Path) -> float:
     longest = 0.0
     for group in own_cgroups(root):
         with contextlib.suppress(OSError):
-            stat = dict(line.split() for line in (group / "cpu.stat").read_text().splitlines())
+            stat = dict(line.split() for line in (group / "cpu.stat").read_text(encoding="utf-8").splitlines())
             v2, v1 = int(stat.get("throttled_usec", 0)) / 1e6, int(stat.get("throttled_time", 0)) / 1e9
             longest = max(longest, v2, v1)
     return longest
@@ -386,7 +386,8 @@ def _processes(root: Path, roots: set[int], before: _Processes | None = None) ->
     every = {}
     for folder in (root / "proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has just ended
-            head, _, rest = (folder / "stat").read_text().rpartition(")")  # a name may have blanks and brackets
+            # A name may have blanks and brackets, and any bytes.
+            head, _, rest = (folder / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")
             fields = rest.split()  # those from the third on, of proc(5)
             user, system, user_of_ended, system_of_ended = (TICK_S * int(ticks) for ticks in fields[11:15])
             name, mine = head.partition("(")[2], folder.stat().st_uid == os.geteuid()

@@ -22,15 +22,16 @@ LOOK_INTERVAL_S = 0.005
 def try_lock(file: IO[Any] | int) -> bool:
     """Lock an open file, or its descriptor, for this process alone; return False when another process has the lock.
 
-    Raises
-    ------
-    OSError
-        When the file system knows no locks.
+    On a file system without locks, print a warning and return True.
     """
-    with contextlib.suppress(BlockingIOError):
+    try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return True
-    return False
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        path = shown(Path(f"/proc/self/fd/{file if isinstance(file, int) else file.fileno()}"))
+        files.warn(f"{path} can't be locked ({error.strerror}): use it in one notebook or command at a time.")
+    return True
 
 
 def is_locked(file: Path) -> bool:
@@ -54,7 +55,7 @@ def sign(file: IO[str]) -> None:
 
 def holder(file: Path) -> int | None:
     """Return the process that has locked and signed a file; None when it has ended, whoever has its number since."""
-    with contextlib.suppress(FileNotFoundError), file.open() as opened:
+    with contextlib.suppress(FileNotFoundError), file.open("rb") as opened:
         if _is_held(opened.fileno()):
             return int(opened.read() or 0) or None  # from the open file, which may just be removed
     return None
@@ -64,8 +65,8 @@ def _is_held(opened: int) -> bool:
     """Whether another has locked an open file; it must be closed soon, or whoever wants to lock it can't."""
     try:
         fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+    except OSError as error:
+        return isinstance(error, BlockingIOError)  # others: a file system without locks
     return False
 
 
@@ -74,7 +75,7 @@ def locked(path: Path, patience_s: float = PATIENCE_S) -> Iterator[None]:
     """Hold the lock of `path`'s folder for the block, which is then the only one of all processes and threads.
 
     Where the folder can't be locked (a file system without locks, a process that was stopped while it had it), the
-    block goes on without, with a warning.
+    block runs without the lock, after a warning.
 
     Parameters
     ----------
@@ -84,7 +85,7 @@ def locked(path: Path, patience_s: float = PATIENCE_S) -> Iterator[None]:
         Seconds to wait for others.
     """
     with contextlib.ExitStack() as until_over:
-        try:
+        with contextlib.suppress(OSError):  # without the folder, `path` can't be written either
             folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
             until_over.callback(os.close, folder)
             deadline = time.monotonic() + patience_s
@@ -92,10 +93,4 @@ def locked(path: Path, patience_s: float = PATIENCE_S) -> Iterator[None]:
                 time.sleep(LOOK_INTERVAL_S)
             if not ours:
                 files.warn(f"{shown(path.parent)} is locked by another process for {patience_s:g} s: continuing.")
-        except FileNotFoundError:  # then `path` can't be written either
-            pass
-        except OSError as error:
-            files.warn(
-                f"{shown(path)} can't be locked ({error.strerror}): use it in one notebook or command at a time."
-            )
         yield

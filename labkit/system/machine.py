@@ -4,6 +4,7 @@ import math
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import reduce
 from itertools import zip_longest
 from pathlib import Path
 
@@ -30,7 +31,7 @@ class Machine:
     cpus : tuple of int
         Logical CPUs this process may run on.
     cores : tuple of tuple of int
-        Those CPUs by physical core, SMT siblings together.
+        Those CPUs by physical core, SMT siblings together; of P and E cores, one kind, so that ranks can be compared.
     quota : float or None
         CPU time that may be used, in CPUs: what the cgroups allow, or in `lease.usable_machine` a measuring slot; None
         when there is no limit.
@@ -42,6 +43,8 @@ class Machine:
         Those CPUs by NUMA node; nodes without a usable CPU are left out.
     model : str
         The CPU's name.
+    unequal_cores : int
+        The number of cores of the other kinds.
     """
 
     cpus: tuple[int, ...]
@@ -52,6 +55,7 @@ class Machine:
     isa: tuple[str, ...]
     numa: tuple[tuple[int, ...], ...]
     model: str
+    unequal_cores: int = 0
 
     @property
     def usable_cores(self) -> int:
@@ -80,26 +84,28 @@ def this_machine(root: Path = Path("/"), affinity: Iterable[int] | None = None) 
         affinity = os.sched_getaffinity(0) if root == Path("/") else _online(root)
     cpus = tuple(sorted(affinity))
     groups = list(own_cgroups(root))
-    meminfo = _meminfo(root)
-    memory = [(meminfo["MemTotal"], meminfo["MemAvailable"]), *(pair for group in groups for pair in _memory(group))]
+    cores = _cores(root, cpus)
+    equal = _equal_cores(root, cores)
+    memory = [_meminfo(root), *(pair for group in groups for pair in _memory(group))]
     cpuinfo = _cpuinfo(root)
     flags = set(cpuinfo.get("flags", "").split())
     return Machine(
         cpus=cpus,
-        cores=_cores(root, cpus),
+        cores=equal,
         quota=min(filter(None, map(quota, groups)), default=None),
         memory=min(limit for limit, _ in memory),
         memory_free=min(free for _, free in memory),
         isa=tuple(name for name, sets in _ISA.items() if any(needed <= flags for needed in sets)),
         numa=_numa(root, cpus),
         model=cpuinfo.get("model name", "unknown CPU"),
+        unequal_cores=len(cores) - len(equal),
     )
 
 
 def _text(file: Path) -> str | None:
     """Return the file's text; None where this kernel or container does not show the file."""
     try:
-        return file.read_text().strip()
+        return file.read_text(encoding="utf-8").strip()
     except OSError:
         return None
 
@@ -123,6 +129,19 @@ def _cores(root: Path, cpus: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
     return tuple(sorted({tuple(sorted(siblings(cpu, root) & set(cpus))) for cpu in cpus}))
 
 
+def _equal_cores(root: Path, cores: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
+    """Return the cores of one kind, by Intel's lists or Arm's capacities; frequencies differ between equal ones too."""
+    lists = {file.parent.name: cpu_list(_text(file)) for file in root.glob("sys/devices/cpu_*/cpus")}
+    kinds: dict[tuple[int, str], list[tuple[int, ...]]] = {}
+    for core in cores:
+        listed = next((name for name, cpus in lists.items() if core[0] in cpus), "")
+        capacity = "" if listed else _text(root / f"sys/devices/system/cpu/cpu{core[0]}/cpu_capacity")
+        kinds.setdefault((int(capacity or listed == "cpu_core"), listed), []).append(core)
+    fastest_first = (kinds[kind] for kind in sorted(kinds, reverse=True))
+    # An E core has about half of a P core's speed.
+    return tuple(reduce(lambda best, slower: slower if len(slower) > 2 * len(best) else best, fastest_first))
+
+
 def _numa(root: Path, cpus: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
     files = (root / "sys/devices/system/node").glob("node[0-9]*/cpulist")
     nodes = (tuple(sorted(cpu_list(_text(file)) & set(cpus))) for file in files)
@@ -136,10 +155,11 @@ def _cpuinfo(root: Path) -> dict[str, str]:
     return {name.strip(): value.strip() for name, _, value in fields}
 
 
-def _meminfo(root: Path) -> dict[str, int]:
-    """Return /proc/meminfo in bytes."""
-    fields = (line.partition(":") for line in (root / "proc/meminfo").read_text().splitlines())
-    return {name: int(value.split()[0]) * 1024 for name, _, value in fields}
+def _meminfo(root: Path) -> tuple[int, int]:
+    """Return the machine's memory in bytes, and what is free of it; WSL 1 doesn't say what is available."""
+    fields = (line.split() for line in (_text(root / "proc/meminfo") or "").splitlines() if line.endswith("kB"))
+    sizes = {name: int(size) * 1024 for name, size, _ in fields}
+    return sizes["MemTotal:"], sizes.get("MemAvailable:") or sizes["MemFree:"]
 
 
 def own_cgroups(root: Path) -> Iterator[Path]:

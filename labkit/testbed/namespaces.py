@@ -266,7 +266,7 @@ def _explain(error: str) -> str:
 
     def setting(name: str) -> str:
         with contextlib.suppress(OSError):
-            return (SYSCTL / name.replace(".", "/")).read_text().strip()
+            return (SYSCTL / name.replace(".", "/")).read_text(encoding="utf-8").strip()
         return ""
 
     for name, value, better in SETTINGS:

@@ -204,7 +204,7 @@ class Testbed:
 
 def traffic(pid: int | str = "self", name: str | None = None) -> Traffic:
     """Return the traffic of the interface of a process's node; by default, of this process's."""
-    lines = Path(f"/proc/{pid}/net/dev").read_text().splitlines()[2:]
+    lines = Path(f"/proc/{pid}/net/dev").read_text(encoding="utf-8").splitlines()[2:]
     counters = {
         before.strip(): list(map(int, after.split())) for before, _, after in (line.partition(":") for line in lines)
     }

@@ -41,7 +41,11 @@ class Found(NamedTuple):
         """Set the variables of `state` to the saved values; they must be the same variables as when it was saved."""
         if self.path is None:
             raise ValueError("there is no checkpoint to restore")
-        state.read(str(self.path / "state")).assert_consumed()
+        folder = os.open(self.path, os.O_RDONLY)
+        try:  # TensorFlow would take the folder's name for a pattern
+            state.read(f"/proc/self/fd/{folder}/state").assert_consumed()
+        finally:
+            os.close(folder)
 
 
 def save(folder: Path, state: tf.train.Checkpoint, step: int, settings: dict[str, Any]) -> None:
@@ -73,7 +77,7 @@ def _save(folder: Path, final: Path, part: Path, state: tf.train.Checkpoint, set
     except tf.errors.OpError as error:
         raise files.system_error(error) from error
     checksums = {file.name: _checksum(file) for file in part.iterdir()}
-    (part / CONTENTS_FILE).write_text(json.dumps({"settings": settings, "crc32": checksums}, indent=1))
+    (part / CONTENTS_FILE).write_bytes(json.dumps({"settings": settings, "crc32": checksums}, indent=1).encode())
     for file in part.iterdir():
         _to_disk(file)
     _to_disk(part)

@@ -86,7 +86,7 @@ def read(file: Path, knobs: Mapping[str, space.Knob], rounds: int = ROUNDS) -> l
     measured: list[Round] = [{} for _ in range(rounds)]
     if not file.exists():
         return measured
-    rows = csv.DictReader(line for line in file.read_text().splitlines() if not line.startswith("#"))
+    rows = csv.DictReader(line for line in file.read_text(encoding="utf-8").splitlines() if not line.startswith("#"))
     for row in rows:
         point = tuple(row.get(name, "") for name in knobs)
         if point not in points(knobs):

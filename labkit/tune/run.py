@@ -3,6 +3,7 @@
 import contextlib
 import json
 import math
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ from typing import Any
 
 import optuna
 from rich.console import Console
+from sqlalchemy import URL
 from sqlalchemy.exc import SQLAlchemyError
 
 from labkit.display import plots
@@ -138,7 +140,8 @@ def _confirm(
     files.write(out / CONFIRMATION, json.dumps({"best": confirmation.measured, "default": confirmation.reference}))
     for line in verdict:
         report_line(line)
-    report_line(f"To use them: source {out}/best.env" if confirmation.gained else "Keep the default settings.")
+    use = f"To use them: source {shlex.quote(f'{out}/best.env')}"
+    report_line(use if confirmation.gained else "Keep the default settings.")
     return confirmation
 
 
@@ -179,7 +182,7 @@ def _study(out: Path, command: Command, config: TuneConfig) -> optuna.Study:
         out.mkdir(parents=True, exist_ok=True)
         study = optuna.create_study(
             study_name="tune",
-            storage=f"sqlite:///{out.resolve()}/study.db",
+            storage=str(URL.create("sqlite", database=f"{out.resolve()}/study.db")),
             direction=what["direction"],
             load_if_exists=True,
         )
@@ -199,10 +202,8 @@ def _stored(out: Path) -> Iterator[None]:
         yield
     except (SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
         why = str(error.__cause__ or error).partition("\n")[0]
-        raise LabError(
-            f"{out}/study.db cannot be used: {why}. Free some space if its disk is full, or name another folder with "
-            "--out; the trials that are in it stay."
-        ) from error
+        remedy = "free some space" if "full" in why else "name another folder with --out, on a disk that has locks"
+        raise LabError(f"{out}/study.db cannot be used: {why}. Its trials stay; {remedy}.") from error
 
 
 def _search(

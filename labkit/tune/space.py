@@ -97,7 +97,7 @@ def read(file: Path, machine: Machine) -> dict[str, Knob]:
         When it can't be read, or makes no sense.
     """
     try:
-        tables = tomllib.loads(files.read(file).decode())
+        tables = tomllib.loads(files.read(file).decode("utf-8-sig"))
         _check(tables)
     except OSError as error:
         raise LabError(f"cannot read {file}: {error.strerror}. Name the file of knobs.") from error

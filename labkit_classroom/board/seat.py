@@ -12,7 +12,7 @@ import urllib3
 from labkit.display.results import NOT_ATTEMPTED, find_problem, read
 from labkit.exercises.classroom_link import MEMBERSHIP, OPENED
 from labkit.system import files, paths
-from labkit.system.errors import LabError
+from labkit.system.errors import LabError, first_cause
 from labkit.system.lease import usable_machine
 from labkit_classroom.board import protocol
 from labkit_classroom.board.entry_point import start_sender
@@ -253,7 +253,7 @@ def ask(method: str, member: dict[str, Any], path: str, message: object = None) 
         raise LabError(f"no safe connection to the board at {address}: {what}.") from error
     except (OSError, ValueError, urllib3.exceptions.HTTPError) as error:  # of requests, or of an answer that breaks off
         raise LabError(
-            f"the board at {address} does not answer ({type(error).__name__}). Is the address right, with http or "
+            f"the board at {address} does not answer ({first_cause(error)}). Is the address right, with http or "
             "https, and is this machine in the room's network?"
         ) from error
     if protocol.ANSWER_HEADER not in answer.headers:  # such as a guest network's login page

@@ -132,6 +132,13 @@ def slides(
     _write(out or Path(f"slides-{name}.html"), pages.render(title, decks, audience))
 
 
+def _account() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError) as error:  # as in a container that runs as a number (docker run --user)
+        raise LabError("your account has no name on this machine: give yours with --name.") from error
+
+
 def _write(out: Path, text: str) -> None:
     files.write(out, text, "name another file with --out")
     print(f"wrote {paths.shown(out)}")
@@ -199,5 +206,5 @@ def show_class(
     from labkit.doctor import checks
     from labkit_classroom.lecture import handed_in
 
-    out, entries = handed_in.write(own, name or getpass.getuser(), lambda: checks.examine().as_dict())
+    out, entries = handed_in.write(own, name or _account(), lambda: checks.examine().as_dict())
     print(f"wrote {paths.shown(out)}, with {', '.join(entries)}: hand it in")

@@ -87,6 +87,6 @@ def _made(request: Settings) -> list[str]:
 def _run(program: str, *arguments: str) -> None:
     if not (path := programs.which(program)):
         raise LabError(f"this machine has no {program}: install it (on Debian: apt-get install passwd).")
-    done = subprocess.run([path, *arguments], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([path, *arguments], capture_output=True, timeout=60)
     if done.returncode:
-        raise LabError(f"{program} {arguments[-1]} failed: {done.stderr.strip()}")
+        raise LabError(f"{program} {arguments[-1]} failed: {done.stderr.decode(errors='replace').strip()}")

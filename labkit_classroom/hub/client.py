@@ -24,7 +24,7 @@ class Client:
 
     def __init__(self, settings: Settings, folder: Path) -> None:
         self.settings, self.folder = settings, folder
-        self.headers = {"Authorization": f"token {(folder / TOKEN).read_text()}"}
+        self.headers = {"Authorization": f"token {(folder / TOKEN).read_text(encoding='utf-8')}"}
 
     def answers(self) -> bool:
         """Whether JupyterHub answers, and its proxy leads to it."""
@@ -106,11 +106,13 @@ def _request(method: str, url: str, **options: Any) -> requests.Response:
     """Send a request to this machine; the name in its certificate may be another one."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", urllib3.exceptions.InsecureRequestWarning)
-        return requests.request(method, url, verify=False, **options)
+        with requests.Session() as session:
+            session.trust_env = False  # a proxy for the internet does not reach this machine
+            return session.request(method, url, verify=False, **options)
 
 
 def failure(message: str, folder: Path) -> LabError:
     """Return an error with the kit's own last message in the hub's log, which says what to do, or the last lines."""
-    lines = (folder / LOG).read_text(errors="replace").splitlines()
+    lines = (folder / LOG).read_text(errors="replace", encoding="utf-8").splitlines()
     told = [line for line in lines if line.startswith("lab: ")][-1:] or lines[-LOG_LINES:]
     return LabError("\n  ".join([message, f"The last lines of {LOG}:", *map(terminal.harmless, told)]))

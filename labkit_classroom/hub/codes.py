@@ -40,7 +40,7 @@ def make(students_files: Path, seats: tuple[str, ...]) -> dict[str, str]:
 def read(file: Path) -> dict[str, str]:
     """Return all codes in a file; none if it doesn't exist or is empty."""
     try:
-        with os.fdopen(os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)) as opened:
+        with os.fdopen(os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as opened:
             status = os.fstat(opened.fileno())
             if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
                 raise ValueError("other users could read it")
@@ -58,6 +58,6 @@ def read(file: Path) -> dict[str, str]:
 
 def page(url: str, codes: Mapping[str, str]) -> str:
     """Return a page to print and cut up: a card per seat with address, seat and code."""
-    template = Path(__file__).with_name("cards.html").read_text()
+    template = Path(__file__).with_name("cards.html").read_text(encoding="utf-8")
     grouped = {seat: f"{code[: LENGTH // 2]}-{code[LENGTH // 2 :]}" for seat, code in codes.items()}
     return jinja2.Environment(autoescape=True).from_string(template).render(url=url, codes=grouped)

@@ -114,7 +114,7 @@ class Hub:
         """Keep other commands from starting or ending the hub during the block."""
         with files.writing(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with (self.folder / LOCK).open("w") as lock:
+        with (self.folder / LOCK).open("wb") as lock:
             if not locks.try_lock(lock):
                 raise LabError("another ./lab hub command starts or ends the hub now.")
             yield
@@ -175,7 +175,7 @@ class Hub:
         log = self.folder / settings.LOG
         log.touch(mode=0o600)
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # traefik; for terminals, mpirun
-        with log.open("a") as output:
+        with log.open("ab") as output:
             process = subprocess.Popen(
                 [sys.executable, "-m", "jupyterhub", "-f", str(CONFIG)],
                 cwd=self.folder,

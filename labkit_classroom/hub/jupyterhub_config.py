@@ -17,7 +17,7 @@ c = get_config()  # type: ignore[name-defined]  # noqa: F821  # traitlets define
 folder = Path(os.environ[settings.VARIABLE])
 hub = settings.load(folder)
 assert hub
-token = (folder / settings.TOKEN).read_text()
+token = (folder / settings.TOKEN).read_text(encoding="utf-8")
 
 START_TIMEOUT_S = 300
 MAX_LOGIN_BYTES = 1 << 16

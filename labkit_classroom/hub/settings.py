@@ -109,7 +109,7 @@ def load(folder: Path) -> Settings | None:
         If the hub belongs to another user.
     """
     try:
-        entry = json.loads((folder / FILE).read_text())
+        entry = json.loads((folder / FILE).read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     except PermissionError as error:

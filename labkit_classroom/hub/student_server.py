@@ -25,7 +25,7 @@ def main() -> None:
         if os.environ.get("LAB_SEAT") == CHECK_SEAT:
             from labkit_classroom.hub import verify
 
-            (folder / verify.FILE).write_text(json.dumps(verify.probe(folder)))
+            (folder / verify.FILE).write_text(json.dumps(verify.probe(folder)), encoding="utf-8")
         os.environ.update(kernels.JUPYTER_VARIABLES, SHELL="/bin/bash", JUPYTER_PREFER_ENV_PATH="1")
         os.chdir(folder)
     except (LabError, OSError) as error:  # such as a full disk

@@ -48,7 +48,7 @@ def verify(client: Client) -> list[Row]:
     client.start(CHECK_SEAT)
     try:
         client.wait(CHECK_SEAT, START_TIMEOUT_S)
-        rows = judge(hub, json.loads((hub.home(CHECK_SEAT) / FILE).read_text()))
+        rows = judge(hub, json.loads((hub.home(CHECK_SEAT) / FILE).read_text(encoding="utf-8")))
     finally:
         client.stop(CHECK_SEAT)
     broken = [row for row in rows if row.found != row.requested]
@@ -110,13 +110,13 @@ def probe(home: Path) -> dict[str, Any]:
         "cpus": sorted(os.sched_getaffinity(0)),
         "write": [str(path) for path in (ROOT, ROOT / "labkit", ROOT / "notebooks") if os.access(path, os.W_OK)],
         "read": [path.name for path in home.parent.iterdir() if path != home and os.access(path, os.R_OK)],
-        "privileges": "NoNewPrivs:\t1" not in Path("/proc/self/status").read_text(),
+        "privileges": "NoNewPrivs:\t1" not in Path("/proc/self/status").read_text(encoding="utf-8"),
     }
 
 
 def _memory_limit(group: Path) -> int | None:
     for name in ("memory.max", "memory.limit_in_bytes"):
         with contextlib.suppress(OSError, ValueError):  # ValueError: "max"
-            limit = int((group / name).read_text())
+            limit = int((group / name).read_text(encoding="utf-8"))
             return limit if limit < MIN_NO_LIMIT else None
     return None

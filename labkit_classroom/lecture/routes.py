@@ -97,7 +97,7 @@ def names() -> list[str]:
 
 
 def _read() -> dict[str, Any]:
-    return tomllib.loads((paths.SOLUTIONS / FILE).read_text())
+    return tomllib.loads((paths.SOLUTIONS / FILE).read_text(encoding="utf-8"))
 
 
 def of_labs(labs: Sequence[str], hours: float) -> Route:

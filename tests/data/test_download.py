@@ -63,6 +63,37 @@ def test_the_next_mirror_is_tried_and_a_failure_leaves_nothing(folder, registry,
     assert load_digits(folder=folder, registry=registry).source.startswith("MNIST")
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("REQUESTS_CA_BUNDLE", "/none", "invalid path: /none"),
+        ("https_proxy", "socks5h://127.0.0.1:9", "SOCKS"),
+        ("https_proxy", "http://127.0.0.1:9", "ProxyError, Connection refused"),
+        ("https_proxy", "nonsense://", "malformed"),
+        ("https_proxy", "", "Connection refused"),
+    ],
+)
+def test_the_reason_for_a_network_that_fails_is_the_libraries_own(
+    folder, tmp_path, truth, monkeypatch, name, value, told
+):
+    for variable in ("https_proxy", "no_proxy", "NO_PROXY", "all_proxy", "HTTPS_PROXY", "ALL_PROXY"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv(name, value)
+    with pytest.raises(LabError) as error:
+        fetch(folder, register(tmp_path / "none.toml", truth, ["https://127.0.0.1:9/"]))
+    assert told in one_line(error)
+    assert "written" not in one_line(error)
+
+
+def test_a_folder_that_cannot_be_written_is_named(folder, registry, monkeypatch):
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("pooch.retrieve", full)
+    with pytest.raises(LabError, match=r"cannot be written \(No space left on device\)"):
+        fetch(folder, registry)
+
+
 def test_an_intact_file_is_kept_and_a_damaged_one_replaced(folder, registry, mirrors, truth):
     put(folder, truth)
     assert "whole and intact" in fetch(folder, registry)

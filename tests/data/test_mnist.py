@@ -152,6 +152,13 @@ def test_status_of_what_is_missing(folder, keras, registry, truth):
 # --- The registry of the checkout -------------------------------------------------------------------------------------
 
 
+def test_an_account_without_a_home_has_no_cache(folder, registry, monkeypatch):
+    for name in ("HOME", "KERAS_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", lambda uid: {}[uid])
+    assert [file.state for file in status(folder, registry)] == ["missing"]
+
+
 def test_registry_is_complete():
     table = tomllib.loads(REGISTRY.read_text())["mnist"]
     assert table["name"] == NPZ

@@ -1,5 +1,7 @@
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import nbformat
@@ -167,3 +169,15 @@ def test_the_command_of_the_kit_is_in_the_folder_and_a_students_file_stays(tmp_p
         (tmp_path / "lab").symlink_to(tmp_path / "moved" / "lab")
     working_copies.update(tmp_path)
     assert (tmp_path / "lab").samefile(paths.ROOT / "lab") == (before != "a file")
+
+
+def test_copies_are_utf8_whatever_the_locale(tmp_path):
+    """As a Python without UTF-8 mode, which `./lab` didn't start (https://peps.python.org/pep-0540/)."""
+    script = f"import pathlib, labkit.exercises.working_copies as w; w.update(pathlib.Path({str(tmp_path)!r}))"
+    locale = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    subprocess.run([sys.executable, "-c", script], env=os.environ | locale, check=True)
+    for name in ("glossary.md", "AGENTS.md"):
+        original = next(folder / name for folder in (paths.ROOT / "docs", paths.ENV) if (folder / name).exists())
+        assert (tmp_path / name).read_bytes() == original.read_bytes()
+    for lab in catalogue.labs():
+        assert (tmp_path / lab.notebook.name).read_text() == working_copies.fresh(lab)

@@ -92,7 +92,13 @@ def test_where_there_are_no_locks_it_goes_on_and_says_so(tmp_path, warned, monke
     monkeypatch.setattr(fcntl, "flock", flock)
     with locks.locked(tmp_path / "x"):
         pass
-    assert "can't be locked (No locks available)" in warned()
+    assert f"{tmp_path} can't be locked (No locks available)" in warned()
+    with (tmp_path / "x").open("w") as file:
+        assert locks.try_lock(file)
+        locks.sign(file)
+        assert f"{tmp_path}/x can't be locked (No locks available)" in warned()
+    assert not locks.is_locked(tmp_path / "x")
+    assert locks.holder(tmp_path / "x") is None
 
 
 def test_the_process_that_has_signed_a_lock_is_found_until_it_ends(tmp_path):

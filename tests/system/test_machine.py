@@ -6,7 +6,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from labkit.system.machine import Machine, this_machine
+from labkit.system.machine import Machine, shares, this_machine
 
 GIB = 1024**3
 AVX2 = "fpu sse4_2 avx f16c fma avx2 bmi2"
@@ -111,6 +111,73 @@ def test_affinity_keeps_what_it_allows_of_cores_and_nodes(big):
 )
 def test_isa(tmp_path, flags, isa):
     assert Tree(tmp_path, 2, flags=flags).read().isa == isa
+
+
+def p_and_e(tree: Tree, p_cores: int, e_cores: int, lists: dict[str, str]) -> None:
+    """Number CPUs as Intel's do: the siblings of P cores side by side, then E cores, which have no SMT."""
+    pairs = [f"{cpu // 2 * 2}-{cpu // 2 * 2 + 1}" for cpu in range(2 * p_cores)]
+    tree.siblings(pairs + [str(2 * p_cores + core) for core in range(e_cores)])
+    for name, cpus in lists.items():
+        tree.write(f"sys/devices/{name}/cpus", cpus)
+
+
+@pytest.mark.parametrize(
+    ("p_cores", "e_cores", "lists", "usable"),
+    [
+        (6, 8, {"cpu_core": "0-11", "cpu_atom": "12-19"}, "P"),
+        (4, 8, {"cpu_core": "0-7", "cpu_atom": "8-15"}, "P"),
+        (2, 8, {"cpu_core": "0-3", "cpu_atom": "4-11"}, "E"),
+        (4, 10, {"cpu_core": "0-7", "cpu_atom": "8-15", "cpu_lowpower": "16-17"}, "P"),
+        (6, 8, {}, "both"),  # as in a virtual machine, which shows nothing of it
+        (0, 14, {"cpu_core": "0-13"}, "both"),
+    ],
+)
+def test_p_and_e_cores_are_not_mixed(tmp_path, p_cores, e_cores, lists, usable):
+    tree = Tree(tmp_path, 2 * p_cores + e_cores)
+    p_and_e(tree, p_cores, e_cores, lists)
+    machine = tree.read()
+    p, e = set(range(2 * p_cores)), set(range(2 * p_cores, 2 * p_cores + e_cores))
+    assert set().union(*machine.cores) == {"P": p, "E": e, "both": p | e}[usable]
+    assert len(machine.cores) + machine.unequal_cores == p_cores + e_cores
+    assert machine.cpus == tuple(range(2 * p_cores + e_cores))
+    for share in shares(machine, 2, len(machine.cores) // 2):
+        assert set(share) <= set().union(*machine.cores)
+
+
+def test_the_cores_that_this_process_may_use_are_of_one_kind_already(tmp_path):
+    tree = Tree(tmp_path, 20)
+    p_and_e(tree, 6, 8, {"cpu_core": "0-11", "cpu_atom": "12-19"})
+    machine = tree.read(affinity=[12, 13, 14])
+    assert (len(machine.cores), machine.unequal_cores) == (3, 0)
+
+
+@pytest.mark.parametrize(
+    ("capacities", "cores"),
+    [
+        ([1024] * 4, {0, 1, 2, 3}),
+        ([446] * 4 + [1024] * 4, {4, 5, 6, 7}),
+        ([400] * 4 + [871] * 3 + [1024], {4, 5, 6}),
+    ],
+)
+def test_arm_shows_the_capacity_of_each_core(tmp_path, capacities, cores):
+    tree = Tree(tmp_path, len(capacities))
+    for cpu, capacity in enumerate(capacities):
+        tree.write(f"sys/devices/system/cpu/cpu{cpu}/cpu_capacity", str(capacity))
+    assert set().union(*tree.read().cores) == cores
+
+
+def test_frequencies_of_equal_cores_may_differ(tmp_path):
+    tree = Tree(tmp_path, 8)
+    for cpu in range(8):
+        tree.write(f"sys/devices/system/cpu/cpu{cpu}/cpufreq/cpuinfo_max_freq", str(4_350_000 + 100_000 * cpu))
+    assert tree.read().unequal_cores == 0
+
+
+def test_wsl_1_does_not_say_what_memory_is_available(tmp_path):
+    tree = Tree(tmp_path, 2)
+    tree.write("proc/meminfo", "MemTotal:       16651528 kB\nMemFree:         6253416 kB\nHighTotal:             0 kB")
+    machine = tree.read()
+    assert (machine.memory, machine.memory_free) == (16651528 * 1024, 6253416 * 1024)
 
 
 def test_container_with_cpu_max_and_memory_max(tmp_path):

@@ -53,6 +53,14 @@ def test_one_that_cannot_be_finished_leaves_no_part_of_it(tmp_path, monkeypatch,
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000010"]
 
 
+@pytest.mark.parametrize("name", ["run[1]", "a?b*", "back\\slash", "{x} #1%20", "it's"])
+def test_a_folder_may_have_any_name(tmp_path, name):
+    checkpoints.save(tmp_path / name, state(10), 10, SETTINGS)
+    got = state(0)
+    assert restore(tmp_path / name, got).step == 10
+    assert value(got) == {10.0}
+
+
 def test_an_empty_folder_or_none_is_a_start_from_nothing(tmp_path):
     for folder in (tmp_path, tmp_path / "nowhere"):
         assert checkpoints.find(folder) == (None, 0, {}, ())

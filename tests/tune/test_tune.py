@@ -7,6 +7,7 @@ import math
 import random
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -15,6 +16,7 @@ from pathlib import Path
 import optuna
 import pytest
 from machines import machine
+from sqlalchemy.exc import OperationalError
 
 from labkit import cli
 from labkit.system import load
@@ -556,6 +558,24 @@ def test_a_damaged_study_is_reported(job, monkeypatch, capsys):
     (job / "out/study.db").write_text("no database " * 100)
     assert tune(monkeypatch, *TUNE, *SH) == 2
     assert "out/study.db cannot be used" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("why", "told"), [("database or disk is full", "free some space"), ("database is locked", "has locks")]
+)
+def test_a_study_that_cannot_be_used_has_the_remedy_of_its_reason(why, told):
+    with pytest.raises(LabError, match=told) as raised, run._stored(Path("out")):
+        raise OperationalError("INSERT", {}, sqlite3.OperationalError(why))
+    assert ("free some space" in str(raised.value)) == ("full" in why)
+
+
+@pytest.mark.parametrize("name", ["what?#1", "a b%20{x}", "q'u\"o:@[1]&=~", "ü\n☃"])
+def test_the_study_is_in_the_folder_whatever_its_name(job, name):
+    out = job / name
+    study = run._study(out, Command(["true"], {}, IMAGES_PER_SECOND), run.TuneConfig())
+    assert study.user_attrs["what"]["command"] == "true"
+    assert [path.name for path in out.iterdir()] == ["study.db"]
+    assert {path.name for path in job.iterdir()} == {name, "job.sh", "knobs.toml"}
 
 
 @pytest.mark.slow

@@ -253,3 +253,11 @@ class TestGrades:
         assert run(monkeypatch, str(tmp_path / "class"), "--csv", str(out)) == 0
         assert out.read_text().startswith("assignment,duedate,timestamp,student_id,")
         assert str(out) in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("error", [KeyError("uid not found: 1"), OSError("No username set in the environment")])
+def test_an_account_without_a_name_is_asked_for_one(tmp_path, monkeypatch, capsys, error):
+    """As in a container that runs as a number; Python 3.13 raises another error than 3.11."""
+    monkeypatch.setattr("getpass.getuser", lambda: (_ for _ in ()).throw(error))
+    assert run(monkeypatch, "--zip", "--folder", str(tmp_path)) == 2
+    assert capsys.readouterr().err == "lab: your account has no name on this machine: give yours with --name.\n"
