@@ -125,6 +125,8 @@ def kernel(
     from labkit.doctor import probes
     from labkit.system import kernels
 
+    if prefix:
+        os.umask(0o022)  # others are to read it
     spec = kernels.register(prefix)
     probe = probes.try_python(probes.SCRIPTS / "kernel.py", spec.parents[1])
     if probe.error:

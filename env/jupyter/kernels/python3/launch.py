@@ -61,7 +61,7 @@ def iopub_thread(pub_socket: zmq.Socket, *args: Any, **options: Any) -> iostream
     return kind(pub_socket, *args, **options)
 
 
-if sys.path[0] == str(Path(__file__).parent):
+if sys.path[0] == str(Path(__file__).resolve().parent):
     del sys.path[0]  # a notebook imports from its own folder, not from this one
 kernelapp.IOPubThread = iopub_thread
 application.SYSTEM_CONFIG_DIRS.clear()  # /etc/ipython, which can run code in every kernel of the machine
