@@ -26,7 +26,8 @@
 # **Connects to** every other lab.
 #
 # Each lab is a notebook: a column of cells. Click a cell and press **Shift + Enter**: it runs, and the next one is
-# selected. Work from top to bottom. If a cell hangs, press **■** in the toolbar. You lose nothing.
+# selected. Work from top to bottom. If a cell hangs, press **■** in the toolbar. You lose nothing. If one says
+# `No module named 'labkit'`, click the kernel's name at the top right and choose **CPU labs**.
 
 # %% tags=["parameters"]
 QUICK = False  # small runs, as the tests make them

@@ -18,6 +18,7 @@ from labkit import cli
 OPTIONS = {
     "setup": "--from --classroom --author --torch",
     "start": "--folder --no-browser --port --huge-pages",
+    "kernel": "--folder --prefix",
     "doctor": "--json",
     "reset": "--folder",
     "report": "--folder --out --from --json",
@@ -95,6 +96,7 @@ REFUSED = [  # command line, and what its one line says
     ("nothing", "No such command 'nothing'"),
     ("setup --quick", "No such option"),
     ("start 77", "there is no lab '77'"),
+    ("kernel --prefix none", "does not exist"),
     ("doctor 07", "unexpected extra argument"),
     ("reset 77", "there is no lab '77'"),
     ("report --from empty", "no lab has left results"),

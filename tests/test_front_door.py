@@ -225,6 +225,7 @@ def test_root_keeps_the_python_that_uv_downloads_where_other_accounts_can_read_i
 
 REACHING = {
     *("UV_INDEX_URL", "UV_INDEX_MIRROR_PASSWORD", "UV_CACHE_DIR", "UV_PYTHON_PREFERENCE", "PIP_FIND_LINKS"),
+    "JUPYTER_DATA_DIR",
     *(
         "UCX_TLS",
         "SLURM_JOB_ID",

@@ -16,7 +16,7 @@ import pytest
 import requests
 from jupyter_client.blocking import BlockingKernelClient
 
-from labkit.system import processes
+from labkit.system import kernels, processes
 
 pytestmark = pytest.mark.slow  # each starts JupyterLab or a kernel
 NOBODY = 65534
@@ -95,7 +95,9 @@ class Notebook:
 
     def __init__(self, lab: Lab, name: str):
         self.lab = lab
-        session = lab.ask("POST", "sessions", path=name, name=name, type="notebook", kernel={"name": "python3"})
+        session = lab.ask(
+            "POST", "sessions", path=name, name=name, type="notebook", kernel={"name": kernels.KERNEL["name"]}
+        )
         self.session, self.kernel = session["id"], session["kernel"]["id"]
         self.client = BlockingKernelClient(connection_file=str(lab.folder / f"kernel-{self.kernel}.json"))
         self.client.load_connection_file()

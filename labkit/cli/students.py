@@ -108,6 +108,36 @@ def start(
         server.start()
 
 
+@command(epilog="Example: `./lab kernel` or `/opt/labs/lab kernel --folder ~/my-labs`")
+def kernel(
+    folder: StudentFolder,
+    prefix: Annotated[
+        Path | None,
+        typer.Option(exists=True, file_okay=False, help="the environment of a server, for all its users"),
+    ] = None,
+) -> None:
+    """Register the labs' kernel for a JupyterHub, Open OnDemand or VS Code run by others, and make your copies.
+
+    There, the notebooks in your folder open with the kernel *CPU labs*: this kit's Python, programs and settings, as
+    under `./lab start`. With --prefix, each user makes copies by the same command without it. `docs/machines.md` says
+    what differs on such servers, and how to remove the kernel.
+    """
+    from labkit.doctor import probes
+    from labkit.system import kernels
+
+    if prefix:
+        os.umask(0o022)  # others are to read it
+    spec = kernels.register(prefix)
+    probe = probes.try_python(probes.SCRIPTS / "kernel.py", spec.parents[1])
+    if probe.error:
+        raise LabError(f"the kernel in {spec} does not start: {' '.join(probe.error.split())}. See ./lab doctor.")
+    print(f"The kernel {kernels.KERNEL['display_name']} works. Servers find it after their page is reloaded: {spec}")
+    if prefix is None:
+        _report_copies(folder)
+    elif reason := account_access.problem():
+        print(f"Other accounts can't use it: {reason}. For those, {account_access.REMEDY}.")
+
+
 def _forward_command(port: int) -> str:
     """Return what leads from the machine of whoever came by ssh to this port here; nothing for others.
 

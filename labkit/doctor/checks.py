@@ -259,8 +259,8 @@ def _optional(probe: ProbeResult, without: str = "") -> Judgement:
 def _kernel(facts: Facts) -> Judgement:
     prefix = facts.kernel.output
     if not facts.kernel.error and prefix == facts.prefix:
-        return "ok", "python3 is this environment's Python", ""
-    seen = facts.kernel.error or f"python3 runs in {prefix}, not in this environment"
+        return "ok", "it runs in this environment", ""
+    seen = facts.kernel.error or f"it runs in {prefix}, not in this environment"
     return "fail", seen, _fix_of_probe(facts, seen) if facts.kernel.error else REBUILD
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from labkit.exercises import catalogue
 from labkit.exercises.catalogue import LabInfo
-from labkit.system import files, locks, paths
+from labkit.system import files, kernels, locks, paths
 from labkit.system.errors import LabError
 
 RECORD = paths.COPIES_RECORD
@@ -54,11 +54,15 @@ def fresh(lab: LabInfo) -> str:
 
 
 def as_copy(notebook: str) -> str:
-    """Return the text of a student's notebook with its links to the glossary changed to the copy in its folder.
+    """Return the text of a student's notebook: it names the labs' kernel, and its links lead to the glossary's copy.
 
-    JupyterLab opens no file above the folder that it was started in.
+    JupyterLab opens no file above the folder that it was started in. Without `language_info`, it asks for a kernel when
+    the labs' own is not registered, and doesn't take another for Python.
     """
-    return notebook.replace("](../docs/glossary.md", f"]({GLOSSARY.name}")
+    content = json.loads(notebook.replace("](../docs/glossary.md", f"]({GLOSSARY.name}"))
+    content["metadata"]["kernelspec"] = kernels.KERNEL
+    content["metadata"].pop("language_info", None)
+    return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
 
 
 def update(folder: Path, labs: Sequence[str] | None = None) -> Update:

@@ -25,7 +25,7 @@ from labkit.mpi import torch_ranks
 from labkit.roofline import measure
 from labkit.roofline.measure import Limits, Product
 from labkit.slurm import cluster
-from labkit.system import environment, paths
+from labkit.system import environment, kernels, paths
 from labkit.system.load import Others
 from labkit.system.paths import DATA
 from labkit_author import minutes
@@ -521,7 +521,7 @@ def test_mpi(facts, status, seen, fix):
 
 
 @pytest.mark.parametrize(
-    "kernel", [ProbeResult("/old/.venv"), ProbeResult(error="failed\nNoSuchKernel: No such kernel named python3")]
+    "kernel", [ProbeResult("/old/.venv"), ProbeResult(error="failed\nNoSuchKernel: No such kernel named cpu-labs")]
 )
 def test_wrong_kernel(kernel):
     report = judged(kernel=kernel)
@@ -673,7 +673,7 @@ def test_probe_finds_a_rank_alone():
 @pytest.mark.slow
 def test_a_kernel_of_the_same_name_elsewhere_is_not_started(tmp_path, monkeypatch):
     for variable, folder in (("JUPYTER_PATH", tmp_path), ("JUPYTER_DATA_DIR", tmp_path / "data")):
-        spec = folder / "kernels/python3/kernel.json"
+        spec = folder / "kernels" / kernels.KERNEL["name"] / "kernel.json"
         spec.parent.mkdir(parents=True)
         spec.write_text(json.dumps({"argv": ["/old/bin/python"], "display_name": "old", "language": "python"}))
         monkeypatch.setenv(variable, str(folder))

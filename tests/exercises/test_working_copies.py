@@ -8,7 +8,7 @@ import nbformat
 import pytest
 
 from labkit.exercises import catalogue, working_copies
-from labkit.system import paths
+from labkit.system import kernels, paths
 from labkit.system.errors import LabError
 
 LABS = ("42_made_up", "43_also")
@@ -100,6 +100,17 @@ def test_links_to_the_glossary_lead_to_the_copy_beside(kit):
     working_copies.update(kit)
     assert "(glossary.md#rank)" in working_copies.copy_path(lab_of(), kit).read_text()
     assert (kit / "glossary.md").read_text() == working_copies.GLOSSARY.read_text()
+
+
+def test_a_copy_names_the_labs_own_kernel_and_lets_no_server_choose_another_for_python(kit):
+    """A server's `python3` would open it without a word, and so would its only one for the language."""
+    notebook = kit.parent / "notebooks" / f"{LABS[0]}.ipynb"
+    content = json.loads(notebook.read_text())
+    content["metadata"] = {"kernelspec": {"name": "python3"}, "language_info": {"name": "python"}, "title": "é"}
+    notebook.write_text(json.dumps(content))
+    working_copies.update(kit)
+    copy = nbformat.read(working_copies.copy_path(lab_of(), kit), as_version=4)
+    assert copy.metadata == {"kernelspec": kernels.KERNEL, "title": "é"}
 
 
 def test_only_the_labs_that_are_taught_are_copied_and_what_is_there_is_kept_up_to_date(kit):

@@ -1,22 +1,23 @@
-# python labkit/doctor/scripts/kernel.py
-"""Print the folder of the environment in which JupyterLab's kernel `python3` runs."""
+# python labkit/doctor/scripts/kernel.py [FOLDER]
+"""Print the environment of the labs' kernel under `./lab start`, or on a server that finds kernels in FOLDER."""
 
 import ast
 import os
+import sys
 
 from jupyter_client.manager import KernelManager
 
 from labkit.system import kernels
 
-NAME = "python3"
 TIMEOUT_S = 50  # the time for the start, and for the answer
 
 
-def main() -> None:
-    """Start the kernel as `./lab start` does, ask it, and print its answer."""
-    os.environ.update(kernels.JUPYTER_VARIABLES)
+def main(server: list[str]) -> None:
+    """Start the kernel, ask it, and print its answer."""
+    os.environ.update({"JUPYTER_PATH": server[0], "PATH": os.defpath} if server else kernels.JUPYTER_VARIABLES)
     with kernels.private_folder() as folder:
-        manager = KernelManager(kernel_name=NAME, **kernels.options(folder))
+        options = {} if server else kernels.options(folder)
+        manager = KernelManager(kernel_name=kernels.KERNEL["name"], **options)
         manager.start_kernel()
         client = manager.client()
         client.start_channels()
@@ -31,4 +32,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -1,6 +1,9 @@
-"""Start ipykernel with nothing that other users of the machine can reach: python launch.py -f CONNECTION_FILE
+"""Start ipykernel as the labs need it, whatever server starts it: python launch.py -f CONNECTION_FILE
 
-`KernelManager.transport = "ipc"` is for the sockets that JupyterLab connects to. ipykernel 7.4.0 has more:
+The kit's programs come first on the PATH, and only the rules of env/variables.txt decide what the kernel inherits.
+
+Under `./lab start`, nothing of the kernel is within reach of other users: `KernelManager.transport = "ipc"` is for the
+sockets that JupyterLab connects to. ipykernel 7.4.0 has more:
 
 - the one at which it hears the processes that a cell forks: always on a port of loopback (`_setup_pipe_in` in
   ipykernel/iostream.py), here beside the others, as docs/upstream/ipykernel.patch would have it;
@@ -16,9 +19,11 @@ import os
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import zmq
 from ipykernel import iostream, kernelapp
+from IPython.core import application
 from zmq.eventloop.zmqstream import ZMQStream
 
 from labkit.system import environment, scratch
@@ -50,14 +55,23 @@ class IOPubThread(iostream.IOPubThread):
             Path(self._pipe_address.removeprefix("ipc://")).unlink(missing_ok=True)
 
 
-if sys.path[0] == str(Path(__file__).parent):
+def iopub_thread(pub_socket: zmq.Socket, *args: Any, **options: Any) -> iostream.IOPubThread:
+    """Return the thread for the kernel's transport: other servers than `./lab start` use TCP, as ipykernel does."""
+    kind = IOPubThread if pub_socket.last_endpoint.startswith(b"ipc:") else iostream.IOPubThread
+    return kind(pub_socket, *args, **options)
+
+
+if sys.path[0] == str(Path(__file__).resolve().parent):
     del sys.path[0]  # a notebook imports from its own folder, not from this one
-kernelapp.IOPubThread = IOPubThread
+kernelapp.IOPubThread = iopub_thread
+application.SYSTEM_CONFIG_DIRS.clear()  # /etc/ipython, which can run code in every kernel of the machine
 # Without debugpy, ipykernel has no debugger, and says so to JupyterLab. Remove when it can be reached by ipc.
 sys.modules["debugpy"] = None
 importlib.import_module("ipykernel.debugger")
 del sys.modules["debugpy"]
 os.environ["LAB_CLEARED"] = " ".join(environment.settle(os.environ))  # `open_lab` prints them
+os.environ["VIRTUAL_ENV"] = sys.prefix
+os.environ["PATH"] = os.pathsep.join([f"{sys.prefix}/bin", os.environ.get("PATH", os.defpath)])
 with scratch.folder() as private:
     os.environ["TMPDIR"] = tempfile.tempdir = str(private)
     os.environ["IPYTHONDIR"] = str(private / "ipython")  # not the user's settings
