@@ -1428,8 +1428,9 @@ show_rewrite(by_hand, outputs, {inputs: X}, "A normalised layer, as written by h
 
 # %% [markdown]
 # Grappler folds what depends on constants alone, and it merges only the patterns that it knows. The rest is up to you.
-# Write `layer(x, mean, std, weights, bias)` so that it gives the same numbers and runs as **one** operation, not
-# counting inputs and constants. Only `x` changes from run to run; the other four are constants in the graph.
+# Write `layer(x, mean, std, weights, bias)` so that it gives the same numbers and runs as **one** operation of
+# TensorFlow's own (not a Python function), not counting inputs and constants. Only `x` changes from run to run; the
+# other four are constants in the graph.
 
 
 # %%

@@ -1107,10 +1107,10 @@ plots.show(
 # ### Exercise 4 · Which convolution first?
 #
 # You have a week to speed up one of these convolutions. The one furthest from its roof? The slowest? Write
-# `improve_first(ms, share, step_ms)`. `ms` is a dictionary of the milliseconds of each convolution in a step, `share`
-# one of the share of its roof that it reaches (0.2 is a fifth), and `step_ms` the time of the whole step. Return the
-# name of the convolution that would shorten the step most if it reached its roof, and the factor by which the whole
-# step would then be faster (1.25, not 25%).
+# `improve_first(ms, share, step_ms)`. `ms` is a dictionary of the milliseconds of each convolution in a step. `share`
+# has the same names in the same order, with the share of its roof that each reaches (0.2 is a fifth). `step_ms` is the
+# time of the whole step. Return the name of the convolution that would shorten the step most if it reached its roof,
+# and the factor by which the whole step would then be faster (1.25, not 25%).
 
 
 # %%

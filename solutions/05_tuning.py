@@ -587,8 +587,8 @@ results.guess(
 # %% [markdown]
 # ### Exercise 3 · An honest gain
 #
-# You have measured some points in two rounds, the default among them. You recommend one point. By what factor is it
-# faster than the default?
+# You have measured some points in two rounds, the default among them. You recommend one point, which may be the
+# default. By what factor is it faster than the default?
 #
 # Write `gain(first, second, default)`. `first` and `second` are numpy arrays: images/s of the same points in the two
 # rounds. `default` is the default's place in them. Return one number. You decide which point to choose, and how to use

@@ -75,7 +75,7 @@ def score(answer: Callable[..., Any]) -> None:
 
     for values, good, rest in (
         ([1, 2, 3, 4], [2, 2, 2], [1, 1, 2, 3, 3, 3, 4]),
-        (["none", "compact"], ["compact"], ["none", "none", "none"]),
+        (["none", "compact"], ["compact"], ["NONE".lower()] * 3),  # equal to the value, but other objects
         ([0, 1, 200], [], [200, 0]),
         ([1, 10, 100], [100, 10, 100], [1, 10]),
     ):
