@@ -497,7 +497,7 @@ plots.show(
 # ### Exercise 2 · Your part of the stream
 #
 # Write `my_images(step, rank, ranks, batch, n, order)`: the image numbers that `rank` reads in step `step`. Call
-# `order(epoch)`, by position, only for epochs that the step reaches.
+# `order(epoch)`, by position. (Epochs far beyond the step don't exist yet.)
 
 
 # %%
@@ -1013,7 +1013,7 @@ for name in ("Bede as published", "Bede, exchange never hidden"):
 # Write `choose_nodes(seconds_of, images, batch, fixed, hours, budget, largest)`:
 #
 # - `seconds_of(n)` returns the seconds of a step on n nodes. Each node takes `batch` images per step, and the run needs
-#   `images` in all (don't round the steps).
+#   `images` in all (round its steps up, or not at all).
 # - `fixed` hours of the job are not steps: start, evaluation, checkpoints. More nodes don't shorten them.
 # - The job must end within `hours` and cost at most `budget` node-hours. On more than `largest` nodes, steps are so
 #   large that accuracy suffers.

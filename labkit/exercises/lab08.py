@@ -46,11 +46,11 @@ def limits_kept(answer: Callable[..., Any]) -> None:
         fit = hours * 3600 * speed / images
         expect(
             epochs <= fit * (1 + rounding),
-            f"{case} to fit into its hours; {epochs} epochs take {epochs / fit * hours:.3g} hours",
+            f"{case} to fit into its hours; {plural(epochs, 'epoch')} would take {epochs / fit * hours:.3g} hours",
         )
         expect(
             epochs + 1 > fit * (1 - rounding),
-            f"{case} to use its hours; after {epochs} epochs there is time for {fit - epochs:.3g} more",
+            f"{case} to use its hours; after {plural(epochs, 'epoch')} there is time for {fit - epochs:.3g} more",
         )
         peak, right = lr_init * batch / BASE_BATCH, min(LR_INIT * batch / BASE_BATCH, max_rate)
         limit = "the limit" if right == max_rate else "by the linear rule"
@@ -142,9 +142,7 @@ class _Orders:
     """The `order` of a set: a permutation for each epoch, the same array in each call, as in the notebook."""
 
     def __init__(self, n: int, last: int, seed: int) -> None:
-        self.n = n
-        self.last = last
-        self.seed = seed
+        self.n, self.last, self.seed = n, last, seed
         self.returned: dict[int, np.ndarray] = {}
 
     def order(self, epoch: int, /) -> np.ndarray:
@@ -214,18 +212,20 @@ def node_hours(answer: Callable[..., Any]) -> None:
         exchange: float = 0.0,
         reading: float = 0.0,
         images: int = 36_000_000,
+        exact: bool = False,
     ) -> None:
         def seconds_of(n: int, /) -> float:
-            return max(0.25 + exchange * (n - 1) / n, n * reading)
+            return max(0.25 + exchange * (n - 1) / n, n * n * reading)
 
         def job(n: int, more: int = 0) -> float:
             return fixed + (images / (n * 250) + more) * seconds_of(n) / 3600
 
         case = f"choose_nodes(seconds_of, {images}, 250, {fixed:g}, {hours:g}, {budget:g}, {largest}) with steps of "
-        case += f"max(0.25 + {exchange:g} * (n - 1) / n, n * {reading:g}) s"
+        case += f"max(0.25 + {exchange:g} * (n - 1) / n, n * n * {reading:g}) s"
         n = whole(call(answer, seconds_of, images, 250, fixed, hours, budget, largest), case)
-        rounding = 1 + 1e-9  # at a limit, both answers are right; one step more, in case an answer rounds up
-        clear = [m for m in range(1, largest + 1) if max(job(m, 1) / hours, m * job(m, 1) / budget) * rounding < 1]
+        # Unless exact: at a limit, both answers are right; one step more, in case an answer rounds up.
+        rounding, more = (1.0, 0) if exact else (1 + 1e-9, 1)
+        clear = [m for m in range(1, largest + 1) if job(m, more) * rounding * max(1 / hours, m / budget) <= 1]
         keep = plural(clear[0], "node") if len(clear) == 1 else f"{len(clear)} numbers of nodes"
         expect(n != 0 or not clear, f"{case} to find a number of nodes: {keep} would keep all limits; it is 0")
         expect(0 <= n <= largest, f"{case} to be from 0 to {largest}, the largest; it is {n}")
@@ -238,7 +238,8 @@ def node_hours(answer: Callable[..., Any]) -> None:
 
     near = [(3.0, 12.5), (3.0, 12.5, 3), (3.0, 12.5, 4), (2.6003, 12.5, 4), (2.5999, 12.5, 4)]
     costly = [(3.0, 10.2), (1.0, 10.5, 32, 0.0), (1.0, 31.0, 32, 0.5), (8.0, 0.6, 4, 0.25, 0.0, 0.0, 900_000)]
-    slow = [(1.95, 25.0, 64, 0.1, 0.25), (2.7, 13.0, 64, 0.1, 0.0, 0.05), (1.5, 1e6, 1000, 0.1, 0.0, 0.05)]
+    slow = [(1.95, 25.0, 64, 0.1, 0.25), (2.7, 13.0, 64, 0.1, 0.0, 0.01), (1.5, 1e6, 500, 0.1, 0.0, 0.01)]
+    slow += [(1.7, 99.0, 8, 0.0, 0.0, 1800.0, 900), (1.0, 1.0, 8, 0.0, 0.0, 900.0, 1_000, True)]  # 3.6 steps, 4 steps
     cases: list[tuple[Any, ...]] = [*near, *costly, *slow]
     for case in cases:
         decide(*case)
@@ -250,7 +251,7 @@ def node_hours(answer: Callable[..., Any]) -> None:
         largest=st.integers(1, 64),
         fixed=st.sampled_from((0.0, 0.1, 1.0)),
         exchange=st.sampled_from((0.0, 0.05, 0.5)),
-        reading=st.sampled_from((0.0, 0.02, 0.1)),
+        reading=st.sampled_from((0.0, 0.001, 0.01)),
         images=st.sampled_from((900_000, 7_200_000, 36_000_000)),
     )
 
@@ -396,12 +397,9 @@ def next_changes(answer: Callable[..., Any]) -> None:
         right = max(shown, key=lambda word: ratios[word].value) if shown else "batch" if faster else "measure"
         case = "; ".join(f"{run}: {', '.join(map(str, rounds))}" for run, rounds in speeds.items())
         word = call(answer, speeds)
-        hint = ""
-        if len(shown) > 1 and str(word) in SUSPECTS:
-            hint = LARGER_HINT
-        elif not shown and str(word) in ("batch", "measure"):
-            hint = REST_HINT
-        with hinting(hint):
+        larger = len(shown) > 1 and str(word) in SUSPECTS
+        rest = not shown and str(word) in ("batch", "measure")
+        with hinting(LARGER_HINT if larger else REST_HINT if rest else ""):
             same(word, right, f"diagnose of {case}", because=why)
 
     def decide(
