@@ -111,9 +111,9 @@ def _unset(*variables: str) -> str:
 
 
 def _system(facts: Facts) -> Judgement:
-    if facts.system == "Linux x86_64":
+    if facts.system in ("Linux x86_64", "Linux aarch64"):
         return "ok", facts.system, ""
-    return "fail", facts.system, "use Linux on x86-64: another machine, a virtual one, or WSL 2 on Windows"
+    return "fail", facts.system, "use Linux on x86-64 or Arm64: another machine, a virtual one, or WSL 2 on Windows"
 
 
 def _python(facts: Facts) -> Judgement:
@@ -158,6 +158,8 @@ def _disk(facts: Facts) -> Judgement:
 
 def _instruction_sets(facts: Facts) -> Judgement:
     isa = facts.machine.isa
+    if "NEON" in isa:
+        return "ok", f"{', '.join(isa)}: Arm's; the labs' AVX, VNNI and AMX are not here", ""
     # TensorFlow's wheel is compiled for AVX, and its import aborts without: its log at start, which names what else
     # this CPU has ("To enable the following instructions: AVX2 …"), leaves AVX out.
     if "AVX" not in isa:
@@ -204,13 +206,13 @@ def _onednn(facts: Facts) -> Judgement:
         version, threads, isa = (log.get(key, "unknown") for key in ("version", "threads", "isa"))
         return "ok", f"{version}, on, {threads.partition(',')[0]} runtime, {isa}", ""
     # TensorFlow's own choice, IsMklEnabled in tensorflow/core/util/util.cc: on where one of these is found.
-    by_default = not {"VNNI", "BF16", "AMX"}.isdisjoint(facts.machine.isa)
+    by_default = "NEON" not in facts.machine.isa and not {"VNNI", "BF16", "AMX"}.isdisjoint(facts.machine.isa)
     name = "TF_ENABLE_ONEDNN_OPTS"
     switch_on = _unset(name) if by_default else f"`export {name}=1`{AND_RESTART}"
     if facts.environ.get(name, "").lower() in ("0", "false"):
         return "warn", f"off: {name}={facts.environ[name]}", switch_on
     if not by_default:
-        return "warn", "off: TensorFlow does not use it by itself on a CPU without VNNI, BF16 and AMX", switch_on
+        return "warn", "off: TensorFlow uses it by itself only where there is VNNI, BF16 or AMX of x86-64", switch_on
     return "warn", "off: a convolution ran without it", REBUILD
 
 
@@ -258,6 +260,12 @@ def _optional(probe: ProbeResult, without: str = "") -> Judgement:
     return "warn", without + seen.removesuffix("."), fix.removesuffix(".")
 
 
+def _daal4py(facts: Facts) -> Judgement:
+    if facts.system.endswith("aarch64"):
+        return "fail", "not here: it has no package for Arm", "use a machine with x86-64 for lab 09"
+    return _judge_probe(facts, facts.daal4py)
+
+
 def _kernel(facts: Facts) -> Judgement:
     folder, *answer = facts.kernel.output.splitlines() or [""]
     if not facts.kernel.error and answer[-1] == facts.prefix:
@@ -302,7 +310,7 @@ CHECKS: dict[str, Callable[[Facts], Judgement]] = {
     "network": lambda facts: _optional(facts.network, "no nodes with wires between them: "),
     "Horovod": lambda facts: _judge_probe(facts, facts.horovod),
     "Slurm": lambda facts: _optional(facts.slurm, "no cluster, and no small one on this machine: "),
-    "daal4py": lambda facts: _judge_probe(facts, facts.daal4py),
+    "daal4py": _daal4py,
     "PyTorch": lambda facts: _optional(facts.torch),
     "data": _labs_data,
     "JupyterLab": lambda facts: _judge_probe(facts, facts.jupyterlab),

@@ -2,6 +2,7 @@
 
 import math
 import os
+import platform
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -11,14 +12,27 @@ from pathlib import Path
 # The sets follow oneDNN's dispatch: `avx512_core` means F, BW, DQ and VL, and its AMX kernels require tiles with
 # both BF16 and INT8 (https://uxlfoundation.github.io/oneDNN/dev_guide_cpu_dispatcher_control.html).
 # VNNI is the 4-way INT8 dot product, of any width: client CPUs have it as AVX-VNNI, without AVX-512.
+# The first three are Arm64's (the kernel's arch/arm64/elf_hwcaps); DotProd is its 4-way INT8 dot product.
 _ISA: dict[str, tuple[set[str], ...]] = {
+    "NEON": ({"asimd"},),
+    "DotProd": ({"asimddp"},),
+    "SVE": ({"sve"},),
     "AVX": ({"avx"},),
     "AVX2": ({"avx2", "fma"},),
     "AVX-512": ({"avx512f", "avx512bw", "avx512dq", "avx512vl"},),
     "VNNI": ({"avx512_vnni"}, {"avx_vnni"}),
-    "BF16": ({"avx512_bf16"},),
+    "BF16": ({"avx512_bf16"}, {"bf16"}),
     "AMX": ({"amx_tile", "amx_bf16", "amx_int8"},),
 }
+# Arm64's kernel shows numbers in place of a name: "CPU implementer" and "CPU part", those of util-linux' lscpu.
+_ARM_NAMES = {
+    "0x41 0xd0c": "Arm Neoverse N1",  # Graviton2, Altra
+    "0x41 0xd40": "Arm Neoverse V1",  # Graviton3
+    "0x41 0xd49": "Arm Neoverse N2",  # Cobalt 100
+    "0x41 0xd4f": "Arm Neoverse V2",  # Graviton4, Axion, Grace
+}
+# The package of TensorFlow for CPUs: on Arm, there is none that has more.
+TENSORFLOW = "tensorflow-cpu" if platform.machine() == "x86_64" else "tensorflow"
 
 
 @dataclass(frozen=True)
@@ -37,7 +51,7 @@ class Machine:
     memory, memory_free : int
         Bytes, cgroup limits included; `memory_free` is what can be had without swapping.
     isa : tuple of str
-        Those present of AVX, AVX2, AVX-512, VNNI, BF16 and AMX.
+        Those present of AVX, AVX2, AVX-512, VNNI, BF16 and AMX, or of NEON, DotProd, SVE and BF16.
     numa : tuple of tuple of int
         Those CPUs by NUMA node; nodes without a usable CPU are left out.
     model : str
@@ -83,7 +97,7 @@ def this_machine(root: Path = Path("/"), affinity: Iterable[int] | None = None) 
     meminfo = _meminfo(root)
     memory = [(meminfo["MemTotal"], meminfo["MemAvailable"]), *(pair for group in groups for pair in _memory(group))]
     cpuinfo = _cpuinfo(root)
-    flags = set(cpuinfo.get("flags", "").split())
+    flags = set(cpuinfo.get("flags", cpuinfo.get("Features", "")).split())
     return Machine(
         cpus=cpus,
         cores=_cores(root, cpus),
@@ -92,7 +106,7 @@ def this_machine(root: Path = Path("/"), affinity: Iterable[int] | None = None) 
         memory_free=min(free for _, free in memory),
         isa=tuple(name for name, sets in _ISA.items() if any(needed <= flags for needed in sets)),
         numa=_numa(root, cpus),
-        model=cpuinfo.get("model name", "unknown CPU"),
+        model=cpuinfo.get("model name") or _arm_name(cpuinfo),
     )
 
 
@@ -134,6 +148,11 @@ def _cpuinfo(root: Path) -> dict[str, str]:
     first = (_text(root / "proc/cpuinfo") or "").partition("\n\n")[0]
     fields = (line.partition(":") for line in first.splitlines())
     return {name.strip(): value.strip() for name, _, value in fields}
+
+
+def _arm_name(cpuinfo: dict[str, str]) -> str:
+    numbers = f"{cpuinfo.get('CPU implementer', '')} {cpuinfo.get('CPU part', '')}".strip()
+    return _ARM_NAMES.get(numbers, f"Arm CPU {numbers}" if numbers else "unknown CPU")
 
 
 def _meminfo(root: Path) -> dict[str, int]:
