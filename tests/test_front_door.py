@@ -433,3 +433,12 @@ def test_the_openmp_build_has_an_environment_of_its_own(checkout):
     assert (done.returncode, done.stderr) == (0, "")
     assert (checkout.folder / "env/openmp/.venv/bin/python").exists()
     assert "bytecode" in checkout.read(".lab/setup-openmp.log")
+
+
+def test_the_openmp_build_is_left_out_on_arm(checkout):
+    with (checkout.folder / "sitecustomize.py").open("a") as file:
+        file.write("import platform\nplatform.machine = lambda: 'aarch64'\n")
+    done = install_extra(checkout, "openmp")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "TensorFlow of 2023 is left out: it has no package for Arm.\n"
+    assert "openmp" not in checkout.made()

@@ -216,6 +216,9 @@ def install_openmp() -> None:
     LabError
         When its packages can't be installed.
     """
+    if platform.machine() != "x86_64":
+        print("TensorFlow of 2023 is left out: it has no package for Arm.")
+        return
     project = paths.ENV / "openmp"
     sync = _words(programs.uv(), "sync", "--locked", *PLATFORM, "--project", project)
     os.environ["LAB_AGAIN"] = "./lab setup --openmp"

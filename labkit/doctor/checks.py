@@ -192,7 +192,7 @@ def _numactl(facts: Facts) -> Judgement:
 
 def _tensorflow(facts: Facts) -> Judgement:
     probe = facts.onednn
-    if probe.error and "AVX" not in facts.machine.isa:
+    if probe.error and {"AVX", "NEON"}.isdisjoint(facts.machine.isa):
         return "fail", probe.error, OTHER_CPU
     return _judge_probe(facts, probe._replace(output=probe.output.partition("\n")[0].removeprefix("TensorFlow ")))
 

@@ -25,12 +25,7 @@ _ISA: dict[str, tuple[set[str], ...]] = {
     "AMX": ({"amx_tile", "amx_bf16", "amx_int8"},),
 }
 # Arm64's kernel shows numbers in place of a name: "CPU implementer" and "CPU part", those of util-linux' lscpu.
-_ARM_NAMES = {
-    "0x41 0xd0c": "Arm Neoverse N1",  # Graviton2, Altra
-    "0x41 0xd40": "Arm Neoverse V1",  # Graviton3
-    "0x41 0xd49": "Arm Neoverse N2",  # Cobalt 100
-    "0x41 0xd4f": "Arm Neoverse V2",  # Graviton4, Axion, Grace
-}
+_NEOVERSE = {"0x41 0xd0c": "N1", "0x41 0xd40": "V1", "0x41 0xd49": "N2", "0x41 0xd4f": "V2"}
 # The package of TensorFlow for CPUs: on Arm, there is none that has more.
 TENSORFLOW = "tensorflow-cpu" if platform.machine() == "x86_64" else "tensorflow"
 
@@ -151,8 +146,9 @@ def _cpuinfo(root: Path) -> dict[str, str]:
 
 
 def _arm_name(cpuinfo: dict[str, str]) -> str:
-    numbers = f"{cpuinfo.get('CPU implementer', '')} {cpuinfo.get('CPU part', '')}".strip()
-    return _ARM_NAMES.get(numbers, f"Arm CPU {numbers}" if numbers else "unknown CPU")
+    numbers = f"{cpuinfo.get('CPU implementer', '')} {cpuinfo.get('CPU part', '')}"
+    known = f"Arm Neoverse {_NEOVERSE[numbers]}" if numbers in _NEOVERSE else f"Arm CPU {numbers}"
+    return known if numbers.strip() else "unknown CPU"
 
 
 def _meminfo(root: Path) -> dict[str, int]:
