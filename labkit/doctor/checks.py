@@ -260,12 +260,6 @@ def _optional(probe: ProbeResult, without: str = "") -> Judgement:
     return "warn", without + seen.removesuffix("."), fix.removesuffix(".")
 
 
-def _daal4py(facts: Facts) -> Judgement:
-    if facts.system.endswith("aarch64"):
-        return "fail", "not here: it has no package for Arm", "use a machine with x86-64 for lab 09"
-    return _judge_probe(facts, facts.daal4py)
-
-
 def _kernel(facts: Facts) -> Judgement:
     folder, *answer = facts.kernel.output.splitlines() or [""]
     if not facts.kernel.error and answer[-1] == facts.prefix:
@@ -310,7 +304,7 @@ CHECKS: dict[str, Callable[[Facts], Judgement]] = {
     "network": lambda facts: _optional(facts.network, "no nodes with wires between them: "),
     "Horovod": lambda facts: _judge_probe(facts, facts.horovod),
     "Slurm": lambda facts: _optional(facts.slurm, "no cluster, and no small one on this machine: "),
-    "daal4py": _daal4py,
+    "daal4py": lambda facts: _judge_probe(facts, facts.daal4py),
     "PyTorch": lambda facts: _optional(facts.torch),
     "data": _labs_data,
     "JupyterLab": lambda facts: _judge_probe(facts, facts.jupyterlab),
@@ -346,6 +340,8 @@ def judge(facts: Facts, labs: tuple[Lab, ...] = LABS) -> Report:
 
 
 def _find(name: str, facts: Facts) -> Finding:
+    if name == "daal4py" and facts.system == "Linux aarch64":
+        return Finding(name, "fail", "not here: it has no package for Arm", "use a machine with x86-64 for lab 09")
     if name in PROBE_OF and getattr(facts, PROBE_OF[name]) == NOT_TRIED:
         return Finding(name, "warn", NOT_TRIED.error, "`./lab doctor` tries it")
     return Finding(name, *CHECKS[name](facts))

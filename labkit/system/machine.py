@@ -24,9 +24,8 @@ _ISA: dict[str, tuple[set[str], ...]] = {
     "BF16": ({"avx512_bf16"}, {"bf16"}),
     "AMX": ({"amx_tile", "amx_bf16", "amx_int8"},),
 }
-# Arm64's kernel shows numbers in place of a name: "CPU implementer" and "CPU part", those of util-linux' lscpu.
-_NEOVERSE = {"0x41 0xd0c": "N1", "0x41 0xd40": "V1", "0x41 0xd49": "N2", "0x41 0xd4f": "V2"}
-# The package of TensorFlow for CPUs: on Arm, there is none that has more.
+# Arm64's kernel shows numbers in place of a name: "CPU part" (util-linux' lscpu-arm.c has more).
+_PARTS = {"0xd0c": "Neoverse N1", "0xd40": "Neoverse V1", "0xd49": "Neoverse N2", "0xd4f": "Neoverse V2"}
 TENSORFLOW = "tensorflow-cpu" if platform.machine() == "x86_64" else "tensorflow"
 
 
@@ -93,6 +92,7 @@ def this_machine(root: Path = Path("/"), affinity: Iterable[int] | None = None) 
     memory = [(meminfo["MemTotal"], meminfo["MemAvailable"]), *(pair for group in groups for pair in _memory(group))]
     cpuinfo = _cpuinfo(root)
     flags = set(cpuinfo.get("flags", cpuinfo.get("Features", "")).split())
+    part = cpuinfo.get("CPU part", "")
     return Machine(
         cpus=cpus,
         cores=_cores(root, cpus),
@@ -101,7 +101,7 @@ def this_machine(root: Path = Path("/"), affinity: Iterable[int] | None = None) 
         memory_free=min(free for _, free in memory),
         isa=tuple(name for name, sets in _ISA.items() if any(needed <= flags for needed in sets)),
         numa=_numa(root, cpus),
-        model=cpuinfo.get("model name") or _arm_name(cpuinfo),
+        model=cpuinfo.get("model name") or (part and f"Arm {_PARTS.get(part, part)}") or "unknown CPU",
     )
 
 
@@ -143,12 +143,6 @@ def _cpuinfo(root: Path) -> dict[str, str]:
     first = (_text(root / "proc/cpuinfo") or "").partition("\n\n")[0]
     fields = (line.partition(":") for line in first.splitlines())
     return {name.strip(): value.strip() for name, _, value in fields}
-
-
-def _arm_name(cpuinfo: dict[str, str]) -> str:
-    numbers = f"{cpuinfo.get('CPU implementer', '')} {cpuinfo.get('CPU part', '')}"
-    known = f"Arm Neoverse {_NEOVERSE[numbers]}" if numbers in _NEOVERSE else f"Arm CPU {numbers}"
-    return known if numbers.strip() else "unknown CPU"
 
 
 def _meminfo(root: Path) -> dict[str, int]:

@@ -273,8 +273,10 @@ def test_other_systems(system):
     assert "Linux on x86-64 or Arm64" in fixes(report, "00")[0]
 
 
-def test_on_arm64_all_labs_run_but_the_one_whose_package_is_not_there():
-    gone = ProbeResult(error="exit code 1\nModuleNotFoundError: No module named 'daal4py'")
+@pytest.mark.parametrize(
+    "gone", [probes.NOT_TRIED, ProbeResult(error="exit code 1\nModuleNotFoundError: No module named 'daal4py'")]
+)
+def test_on_arm64_all_labs_run_but_the_one_whose_package_is_not_there(gone):
     isa = ("NEON", "DotProd", "SVE", "BF16")
     report = judge(dataclasses.replace(GOOD, system="Linux aarch64", machine=machine(isa=isa), daal4py=gone))
     assert [verdict.lab[:2] for verdict in report.verdicts if verdict.status == "fail"] == ["09"]
