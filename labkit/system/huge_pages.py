@@ -12,10 +12,9 @@ def problem(root: Path = Path("/")) -> str:
     name, version = platform.libc_ver()
     if name != "glibc" or tuple(map(int, version.split("."))) < (2, 35):
         return "the C library is no glibc 2.35 or later, and malloc has no such tunable"
-    folder = root / "sys/kernel/mm/transparent_hugepage"
-    if (size := folder / "hpage_pmd_size").exists() and int(size.read_text()) != 2**21:
+    file = root / "sys/kernel/mm/transparent_hugepage/enabled"
+    if (size := file.with_name("hpage_pmd_size")).exists() and int(size.read_text()) != 2**21:
         return f"this kernel's large pages have {int(size.read_text()) // 2**20} MB"  # its others have more than 4 kB
-    file = folder / "enabled"
     mode = file.read_text().partition("[")[2].partition("]")[0] if file.exists() else ""
     # With any other mode glibc doesn't ask: malloc.c, do_set_hugetlb.
     return {
