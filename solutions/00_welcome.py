@@ -382,6 +382,10 @@ plots.show(figure, alt=f"When instruction sets came to servers. {summary}.", kee
 # 256-bit registers. [AMX](../docs/glossary.md#amx) multiplies small matrices
 # of 8-bit integers or BF16 numbers; AMX-FP16 does so with FP16 numbers.
 #
+# Arm cores have other instruction sets, which the picture leaves out: NEON with registers of 128 bits, SVE with a width
+# that depends on the CPU, and instructions for BF16 and 8-bit integers in both. If you have Arm cores, some parts of
+# labs 02 to 04 and 10 are about other CPUs than yours ([which](../docs/machines.md#arm64)).
+#
 # Two warnings before you rent a server:
 #
 # - **Newer does not mean more.** Intel's Xeon 6 with E-cores (Sierra Forest, 2024) has neither AVX-512 nor AMX, which

@@ -1207,7 +1207,8 @@ results.step(
 # - **AVX2 to AVX-512**: 16 numbers instead of 8, up to 2×, on CPUs whose arithmetic units are 512 bits wide: most Intel
 #   Xeons, and AMD's Zen 5. Zen 4 has the instructions, but units of 256 bits, so on paper it gains nothing.
 #
-# Memory gets no faster, so work that waits for it gains less. Eigen's own code was compiled once for all CPUs.
+# Memory gets no faster, so work that waits for it gains less. Eigen's own code was compiled once for all CPUs. (On Arm
+# cores, oneDNN doesn't know this cap, and the two runs of this section are the same.)
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #

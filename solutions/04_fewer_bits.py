@@ -1039,7 +1039,8 @@ results.compare_guess(3, Measured(*gain["INT8"], "×"))
 # %% [markdown]
 # The last lines list the kernels of the convolutions and dense layers, each with its input format. Does each network
 # run in the format that its name says? Without BF16 in hardware, OpenVINO emulates it where there is AVX-512. Otherwise
-# it computes in FP32 and ignores the request. (`mlas` is Microsoft's library, which OpenVINO contains besides oneDNN.)
+# it computes in FP32 and ignores the request; on Arm cores, in FP16. (`mlas` is Microsoft's library, which OpenVINO
+# contains besides oneDNN.)
 #
 # How much more would be possible? Section 3 measured each format's limit. The next cell divides it by what FP32 reached
 # here. The result is the most that the format could bring, drawn as dashed lines.
@@ -1246,7 +1247,7 @@ matmuls.value_counts(["primitive", "kernel", "source"]).rename("created").reset_
 # %% [markdown]
 # The end of a kernel's name is its instruction set. To see what VNNI is worth, take it away: `ONEDNN_MAX_CPU_ISA` caps
 # what oneDNN may use, and changes nothing else. oneDNN reads it when it starts, so each cap needs a process of its own.
-# The processes alternate.
+# The processes alternate. (On Arm cores, which have no VNNI, oneDNN doesn't know this cap.)
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #

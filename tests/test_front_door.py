@@ -461,9 +461,19 @@ def test_nothing_is_installed_without_root(checkout):
 
 
 @pytest.mark.parametrize(
+    ("cpu", "wheels"), [("x86_64", "x86_64-manylinux_2_28"), ("aarch64", "aarch64-manylinux_2_35")]
+)
+def test_packages_are_those_for_the_kind_of_cpu(cpu, wheels, checkout):
+    checkout.program("uname", f"#!/bin/sh\n[ $1 = -m ] && echo {cpu} || echo Linux {cpu}\n")
+    checkout.run("start")
+    assert f"sync --locked --python-platform {wheels} --no-install-package horovod" in checkout.read("uv-calls")
+
+
+@pytest.mark.parametrize(
     ("program", "says", "told"),
     [
-        ("uname", "Darwin arm64", "this is Darwin arm64, and the labs need Linux on x86-64"),
+        ("uname", "Darwin arm64", "this is Darwin arm64, and the labs need Linux on x86-64 or Arm64"),
+        ("uname", "Linux riscv64", "this is Linux riscv64, and"),
         ("df", "x\n/dev/sda 9 9 1048576 9% /", "1 GB are free here and set-up needs"),
     ],
 )
@@ -533,4 +543,13 @@ def test_the_openmp_build_is_left_out_where_there_is_no_python_for_it(checkout):
     done = install_extra(checkout, "openmp")
     assert (done.returncode, done.stderr) == (0, "")
     assert re.fullmatch("TensorFlow of 2023 is left out: it needs Python 3.11, .*\n", done.stdout)
+    assert "openmp" not in checkout.made()
+
+
+def test_the_openmp_build_is_left_out_on_arm(checkout):
+    with (checkout.folder / "sitecustomize.py").open("a") as file:
+        file.write("import platform\nplatform.machine = lambda: 'aarch64'\n")
+    done = install_extra(checkout, "openmp")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "TensorFlow of 2023 is left out: it has no package for Arm.\n"
     assert "openmp" not in checkout.made()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import shutil
 import statistics
 import sys
@@ -93,6 +94,8 @@ class Configuration:
             return f"{_shown(self.python)} is not there"
         if PYTORCH in self.flags and (why := torch_ranks.obstacle()):
             return why
+        if "LD_PRELOAD" in self.env and platform.machine() != "x86_64":
+            return "Intel's OpenMP has no package for Arm"
         if " " in str(self.env.get("LD_PRELOAD", "")):
             return "a library can't be preloaded from a path with a blank: move this folder"
         if COMPILED in self.flags and not shutil.which(compiler := os.environ.get("CXX") or preload.COMPILER):

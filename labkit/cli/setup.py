@@ -5,6 +5,7 @@ compilation takes longest; what does not depend on it runs at the same time.
 """
 
 import os
+import platform
 import shlex
 import shutil
 import signal
@@ -21,7 +22,8 @@ from labkit.system.errors import LabError
 
 VENV = paths.ROOT / ".venv"
 SITE = VENV / f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
-PLATFORM = ("--python-platform", "x86_64-manylinux_2_28")  # as in the script `lab`
+WHEELS = "x86_64-manylinux_2_28" if platform.machine() == "x86_64" else "aarch64-manylinux_2_35"
+PLATFORM = ("--python-platform", WHEELS)  # as in the script `lab`
 TORCH = paths.ENV / "torch"
 TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
 # Debian's packages that labs can use, and do without, with their programs.
@@ -207,6 +209,9 @@ def install_openmp() -> None:
 
     Where there is no Python for it, print that it is left out. Raises LabError when its packages can't be installed.
     """
+    if platform.machine() != "x86_64":
+        print("TensorFlow of 2023 is left out: it has no package for Arm.")
+        return
     uv, project = programs.uv(), paths.ENV / "openmp"
     find, fetch = (_words(uv, "python", verb, "3.11") for verb in ("find", "install"))
     if processes.run(["sh", "-c", f"{find} || {fetch}"]).failure:

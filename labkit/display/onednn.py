@@ -79,7 +79,8 @@ def describe(lines: Iterable[str]) -> dict[str, str]:
 
 def floats_per_register(isa: str) -> int:
     """Return how many single-precision floats fit a vector register of the instruction sets in a log's head."""
-    return 16 if "AVX-512" in isa or "AVX10" in isa else 8 if "AVX" in isa else 4
+    sve = re.search(r"SVE \((\d+) bits\)", isa)
+    return int(sve[1]) // 32 if sve else 16 if "AVX-512" in isa or "AVX10" in isa else 8 if "AVX" in isa else 4
 
 
 def blocks(layout: str) -> dict[str, int]:

@@ -20,6 +20,7 @@ from labkit.system import files, locks
 from labkit.system.errors import LabError
 from labkit.system.lease import usable_machine
 from labkit.system.load import BUSY_MARK, Others
+from labkit.system.machine import TENSORFLOW
 
 WORK = Path("work")  # of the notebook that is running
 COLUMNS = ("published", "this machine", "its limit")
@@ -372,5 +373,5 @@ def _describe_machine() -> dict[str, str | int]:
         "numa nodes": len(machine.numa),
         "memory": f"{machine.memory / 2**30:.0f} GiB",
         "instruction sets": ", ".join(machine.isa),
-        "software": ", ".join(f"{name} {metadata.version(name)}" for name in ("tensorflow-cpu", "horovod", "mpich")),
+        "software": ", ".join(f"{name} {metadata.version(name)}" for name in (TENSORFLOW, "horovod", "mpich")),
     }

@@ -115,9 +115,9 @@ def _unset(*variables: str) -> str:
 
 
 def _system(facts: Facts) -> Judgement:
-    if facts.system == "Linux x86_64":
+    if facts.system in ("Linux x86_64", "Linux aarch64"):
         return "ok", facts.system, ""
-    return "fail", facts.system, "use Linux on x86-64: another machine, a virtual one, or WSL 2 on Windows"
+    return "fail", facts.system, "use Linux on x86-64 or Arm64: another machine, a virtual one, or WSL 2 on Windows"
 
 
 def _python(facts: Facts) -> Judgement:
@@ -162,6 +162,8 @@ def _disk(facts: Facts) -> Judgement:
 
 def _instruction_sets(facts: Facts) -> Judgement:
     isa = facts.machine.isa
+    if "NEON" in isa:
+        return "ok", f"{', '.join(isa)}: Arm's; the labs' AVX, VNNI and AMX are not here", ""
     # TensorFlow's wheel is compiled for AVX, and its import aborts without: its log at start, which names what else
     # this CPU has ("To enable the following instructions: AVX2 …"), leaves AVX out.
     if "AVX" not in isa:
@@ -194,7 +196,7 @@ def _numactl(facts: Facts) -> Judgement:
 
 def _tensorflow(facts: Facts) -> Judgement:
     probe = facts.onednn
-    if probe.error and "AVX" not in facts.machine.isa:
+    if probe.error and {"AVX", "NEON"}.isdisjoint(facts.machine.isa):
         return "fail", probe.error, OTHER_CPU
     return _judge_probe(facts, probe._replace(output=probe.output.partition("\n")[0].removeprefix("TensorFlow ")))
 
@@ -331,6 +333,8 @@ def judge(facts: Facts, labs: tuple[Lab, ...] = LABS) -> Report:
 
 
 def _find(name: str, facts: Facts) -> Finding:
+    if name == "daal4py" and facts.system == "Linux aarch64":
+        return Finding(name, "fail", "not here: it has no package for Arm", "use a machine with x86-64 for lab 09")
     if name in PROBE_OF and getattr(facts, PROBE_OF[name]) == NOT_TRIED:
         return Finding(name, "warn", NOT_TRIED.error, "`./lab doctor` tries it")
     return Finding(name, *CHECKS[name](facts))

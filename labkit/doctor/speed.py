@@ -47,7 +47,7 @@ def judge(
     product, paper = limits.peak("float32"), limits.instructions.get("float32")
     seen = f"FP32: {product:,.0f} GFLOP/s"
     if paper is None:
-        return "ok", f"{seen}; without a C compiler there is nothing to compare it with", ""
+        return "ok", f"{seen}; without a C compiler and AVX2 there is nothing to compare it with", ""
     share = product / paper["speed"]
     cores = plural(machine.usable_cores, "core")
     seen += f", {share:.0%} of what {cores} could do by {paper['instruction']} at their clock ({paper['speed']:,.0f})"

@@ -9,6 +9,7 @@ from labkit.display.results import WORK, Results
 from labkit.exercises import classroom_link
 from labkit.exercises.core import Checker, checker
 from labkit.system import lease
+from labkit.system.errors import LabError
 from labkit.system.lease import usable_machine
 from labkit.system.machine import Machine
 from labkit.system.words import plural
@@ -55,6 +56,8 @@ def open_lab(number: str, namespace: dict[str, Any]) -> OpenLab:
     WORK.mkdir(exist_ok=True)
     classroom_link.open_lab(Path.cwd(), number)  # after a restart of the machine, say, the room's sender runs no more
     machine = usable_machine()
+    if number == "09" and "NEON" in machine.isa:
+        raise LabError("daal4py, which this lab is about, has no package for Arm: run it on a machine with x86-64.")
     cores = plural(machine.usable_cores, "core")
     print(f"{machine.model}: {cores} for this notebook, {', '.join(machine.isa) or 'no AVX2'}")
     if cleared := os.environ.get("LAB_CLEARED"):

@@ -28,7 +28,7 @@ from labkit.roofline import peaks
 from labkit.system import files, huge_pages, lease, load, processes
 from labkit.system.errors import LabError
 from labkit.system.lease import usable_machine
-from labkit.system.machine import Machine
+from labkit.system.machine import TENSORFLOW, Machine
 from labkit.system.paths import STATE
 from labkit.system.progress import progress
 from labkit.system.statistics import interval
@@ -36,7 +36,11 @@ from labkit.system.tables import plain_table
 
 Kind = Literal["float32", "bfloat16", "int8"]
 # What the CPU needs to compute in that kind, instead of converting: any of these (names of `machine.Machine.isa`).
-INSTRUCTIONS: dict[Kind, set[str]] = {"float32": {"AVX"}, "bfloat16": {"BF16", "AMX"}, "int8": {"VNNI", "AMX"}}
+INSTRUCTIONS: dict[Kind, set[str]] = {
+    "float32": {"AVX", "NEON"},
+    "bfloat16": {"BF16", "AMX"},
+    "int8": {"VNNI", "AMX", "DotProd"},
+}
 # What there is not under a cap, a value of `ONEDNN_MAX_CPU_ISA`, which oneDNN heeds in TensorFlow and in OpenVINO.
 BEYOND: dict[str, set[str]] = {
     "AVX512_CORE": {"VNNI", "BF16", "AMX"},
@@ -45,7 +49,7 @@ BEYOND: dict[str, set[str]] = {
 }
 
 CACHE = STATE / "roofline"
-SOFTWARE = ("tensorflow-cpu", "openvino", "numpy")
+SOFTWARE = (TENSORFLOW, "openvino", "numpy")
 _FILES = ("peaks.py", "instructions.py", "instructions.c", "readers.py", "readers.c", "together.py")
 METHOD = tuple(Path(__file__).with_name(name) for name in _FILES)
 TIME_LIMIT_S = 300.0  # 20 where the machine does nothing else
@@ -292,7 +296,7 @@ def render(limits: Limits, console: Console) -> None:
         "",
         "The instruction's peak is measured too: the instruction alone, on numbers that are in registers."
         if limits.instructions
-        else "The instruction's peak was not measured: there is no C compiler.",
+        else "The instruction's peak was not measured: there is no C compiler, or no AVX2.",
         f"Memory limits what does fewer operations for each byte than {ridges}; the cores limit the rest.",
         "A byte counts when the program asks to read or write it.",
         f"Measured {limits.when}.",

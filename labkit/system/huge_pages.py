@@ -13,6 +13,8 @@ def problem(root: Path = Path("/")) -> str:
     if name != "glibc" or tuple(map(int, version.split("."))) < (2, 35):
         return "the C library is no glibc 2.35 or later, and malloc has no such tunable"
     file = root / "sys/kernel/mm/transparent_hugepage/enabled"
+    if (size := file.with_name("hpage_pmd_size")).exists() and int(size.read_text(encoding="utf-8")) != 2**21:
+        return f"this kernel's large pages have {int(size.read_text(encoding='utf-8')) // 2**20} MB"  # not 2 MB
     mode = file.read_text(encoding="utf-8").partition("[")[2].partition("]")[0] if file.exists() else ""
     # With any other mode glibc doesn't ask: malloc.c, do_set_hugetlb.
     return {

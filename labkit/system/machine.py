@@ -2,6 +2,7 @@
 
 import math
 import os
+import platform
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import reduce
@@ -12,14 +13,21 @@ from pathlib import Path
 # The sets follow oneDNN's dispatch: `avx512_core` means F, BW, DQ and VL, and its AMX kernels require tiles with
 # both BF16 and INT8 (https://uxlfoundation.github.io/oneDNN/dev_guide_cpu_dispatcher_control.html).
 # VNNI is the 4-way INT8 dot product, of any width: client CPUs have it as AVX-VNNI, without AVX-512.
+# The first three are Arm64's (the kernel's arch/arm64/elf_hwcaps); DotProd is its 4-way INT8 dot product.
 _ISA: dict[str, tuple[set[str], ...]] = {
+    "NEON": ({"asimd"},),
+    "DotProd": ({"asimddp"},),
+    "SVE": ({"sve"},),
     "AVX": ({"avx"},),
     "AVX2": ({"avx2", "fma"},),
     "AVX-512": ({"avx512f", "avx512bw", "avx512dq", "avx512vl"},),
     "VNNI": ({"avx512_vnni"}, {"avx_vnni"}),
-    "BF16": ({"avx512_bf16"},),
+    "BF16": ({"avx512_bf16"}, {"bf16"}),
     "AMX": ({"amx_tile", "amx_bf16", "amx_int8"},),
 }
+# Arm64's kernel shows numbers in place of a name: "CPU part" (util-linux' lscpu-arm.c has more).
+_PARTS = {"0xd0c": "Neoverse N1", "0xd40": "Neoverse V1", "0xd49": "Neoverse N2", "0xd4f": "Neoverse V2"}
+TENSORFLOW = "tensorflow-cpu" if platform.machine() == "x86_64" else "tensorflow"
 
 
 @dataclass(frozen=True)
@@ -38,7 +46,7 @@ class Machine:
     memory, memory_free : int
         Bytes, cgroup limits included; `memory_free` is what can be had without swapping.
     isa : tuple of str
-        Those present of AVX, AVX2, AVX-512, VNNI, BF16 and AMX.
+        Those present of AVX, AVX2, AVX-512, VNNI, BF16 and AMX, or of NEON, DotProd, SVE and BF16.
     numa : tuple of tuple of int
         Those CPUs by NUMA node; nodes without a usable CPU are left out.
     model : str
@@ -88,7 +96,8 @@ def this_machine(root: Path = Path("/"), affinity: Iterable[int] | None = None) 
     equal = _equal_cores(root, cores)
     memory = [_meminfo(root), *(pair for group in groups for pair in _memory(group))]
     cpuinfo = _cpuinfo(root)
-    flags = set(cpuinfo.get("flags", "").split())
+    flags = set(cpuinfo.get("flags", cpuinfo.get("Features", "")).split())
+    part = cpuinfo.get("CPU part", "")
     return Machine(
         cpus=cpus,
         cores=equal,
@@ -97,7 +106,7 @@ def this_machine(root: Path = Path("/"), affinity: Iterable[int] | None = None) 
         memory_free=min(free for _, free in memory),
         isa=tuple(name for name, sets in _ISA.items() if any(needed <= flags for needed in sets)),
         numa=_numa(root, cpus),
-        model=cpuinfo.get("model name", "unknown CPU"),
+        model=cpuinfo.get("model name") or (part and f"Arm {_PARTS.get(part, part)}") or "unknown CPU",
         unequal_cores=len(cores) - len(equal),
     )
 

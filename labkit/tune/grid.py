@@ -25,7 +25,7 @@ from typing import Any
 from labkit.system import files, load
 from labkit.system.errors import LabError
 from labkit.system.lease import usable_machine
-from labkit.system.machine import Machine
+from labkit.system.machine import TENSORFLOW, Machine
 from labkit.tune import space
 from labkit.tune.trial import Command
 
@@ -127,7 +127,7 @@ def main() -> None:
     rounds = read(args.file, knobs, args.rounds)
     command = Command([sys.executable, *TRAIN_MNIST], knobs, env={"TF_ENABLE_ONEDNN_OPTS": 1})
     for number in measure(knobs, rounds, undisturbed(command)):
-        write(args.file, knobs, rounds, machine, importlib.metadata.version("tensorflow-cpu"))
+        write(args.file, knobs, rounds, machine, importlib.metadata.version(TENSORFLOW))
         progress = f"\rround {number}: {len(rounds[number - 1]):3} of {len(points(knobs))} points"
         print(progress, end="", file=sys.stderr, flush=True)
         if time.monotonic() > until:

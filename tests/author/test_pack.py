@@ -57,6 +57,14 @@ def make(monkeypatch, capsys, folder) -> tuple[int, str, str]:
 # Set-up from a pack
 
 
+def test_a_pack_from_another_kind_of_cpu_is_told_apart(made, laptop):
+    laptop.program("uname", "#!/bin/sh\n[ $1 = -m ] && echo aarch64 || echo Linux aarch64\n")
+    laptop.program("tar", f'#!/bin/sh\n{shutil.which("tar")} "$@" && echo not for here >.lab/uv/bin/uv\n')
+    code, _, err = laptop.run("setup", "--from", str(made))
+    assert code == 2
+    assert err == "lab: the pack's programs don't run here, on aarch64: make one on such a machine (./lab pack).\n"
+
+
 def test_a_pack_sets_up_offline_without_a_compiler(made, laptop):
     code, out, err = laptop.run("setup", "--from", str(made))
     assert (code, err) == (0, "")

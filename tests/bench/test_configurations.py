@@ -156,6 +156,9 @@ def test_optional_software_says_how_to_add_it(monkeypatch, known, tmp_path):
     monkeypatch.setattr(torch_ranks, "obstacle", lambda: "")
     monkeypatch.setenv("CXX", "no-such-compiler")
     assert known["torch"].missing == ""
+    monkeypatch.setattr(configurations.platform, "machine", lambda: "aarch64")
+    assert known["torch"].missing == ""
+    assert known["torch-threads"].missing == "Intel's OpenMP has no package for Arm"
     assert "torch.compile needs a C++ compiler" in known["torch-compile"].missing
 
 

@@ -70,7 +70,13 @@ def test_lines_without_a_log_say_how_to_get_one():
 
 @pytest.mark.parametrize(
     ("isa", "floats"),
-    [("Intel AVX-512 with Intel DL Boost and bfloat16 support", 16), ("Intel AVX2", 8), ("Intel SSE4.1", 4)],
+    [
+        ("Intel AVX-512 with Intel DL Boost and bfloat16 support", 16),
+        ("Intel AVX2", 8),
+        ("Intel SSE4.1", 4),
+        ("AArch64 SVE (256 bits)", 8),
+        ("AArch64 (with Advanced SIMD & floating-point)", 4),
+    ],
 )
 def test_a_register_holds_as_many_floats_as_the_instruction_set_has_room_for(isa, floats):
     assert onednn.floats_per_register(isa) == floats

@@ -30,6 +30,16 @@ def test_why_there_are_none_is_told(libc, modes, told, monkeypatch, tmp_path):
     assert told in why
 
 
+@pytest.mark.parametrize(("kb", "told"), [(4, ""), (16, "32 MB"), (64, "512 MB")])
+def test_arm64_may_have_other_pages(kb, told, monkeypatch, tmp_path):
+    monkeypatch.setattr(huge_pages.platform, "libc_ver", lambda: ("glibc", "2.36"))
+    folder = tmp_path / "sys/kernel/mm/transparent_hugepage"
+    folder.mkdir(parents=True)
+    (folder / "enabled").write_text("always [madvise] never\n")
+    (folder / "hpage_pmd_size").write_text(f"{kb * 1024 * kb * 1024 // 8}\n")  # what a page of addresses maps
+    assert (told in huge_pages.problem(tmp_path), bool(huge_pages.problem(tmp_path))) == (True, bool(told))
+
+
 HELD = """
 held = [bytearray(b"1") * (8 << 20) for _ in range(8)]
 print(sum(int(line.split()[1]) for line in open("/proc/self/smaps") if line.startswith("AnonHugePages")))

@@ -180,6 +180,34 @@ def test_wsl_1_does_not_say_what_memory_is_available(tmp_path):
     assert (machine.memory, machine.memory_free) == (16651528 * 1024, 6253416 * 1024)
 
 
+# The first CPU as Arm64 kernels show it: no "flags", no "model name".
+ARM = """processor\t: 0
+BogoMIPS\t: 2100.00
+Features\t: {features}
+CPU implementer\t: {implementer}
+CPU architecture: 8
+CPU part\t: {part}
+CPU revision\t: 1
+"""
+NEOVERSE_N1 = "fp asimd evtstrm aes crc32 atomics fphp asimdhp asimdrdm lrcpc dcpop asimddp ssbs"
+
+
+@pytest.mark.parametrize(
+    ("features", "numbers", "isa", "model"),
+    [
+        (NEOVERSE_N1, ("0x41", "0xd0c"), ("NEON", "DotProd"), "Arm Neoverse N1"),
+        (f"{NEOVERSE_N1} sve svei8mm svebf16 i8mm bf16", ("0x41", "0xd40"), ("NEON", "DotProd", "SVE", "BF16"),
+         "Arm Neoverse V1"),
+        ("fp asimd evtstrm crc32 cpuid", ("0x41", "0xd08"), ("NEON",), "Arm 0xd08"),
+        (f"{NEOVERSE_N1} bf16", ("0x61", "0x000"), ("NEON", "DotProd", "BF16"), "Arm 0x000"),
+    ],
+)  # fmt: skip
+def test_arm64_has_names_of_its_own(tmp_path, features, numbers, isa, model):
+    tree = Tree(tmp_path, 2)
+    tree.write("proc/cpuinfo", ARM.format(features=features, implementer=numbers[0], part=numbers[1]))
+    assert (tree.read().isa, tree.read().model) == (isa, model)
+
+
 def test_container_with_cpu_max_and_memory_max(tmp_path):
     tree = Tree(tmp_path, 8)
     top = "sys/fs/cgroup"
