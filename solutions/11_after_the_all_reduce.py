@@ -27,7 +27,6 @@ from labkit.exercises import open_lab
 check, results, machine, work = open_lab("11", globals())
 
 # %%
-import inspect
 import json
 import sys
 import tracemalloc
@@ -196,6 +195,8 @@ results.guess(
 # - A layer larger than `limit` gets a bucket of its own.
 #
 # With `sizes` of `[3, 3, 4, 9]` and a limit of 7, the result is `[[3], [2, 1], [0]]`.
+#
+# The ranks of exercise 2 import the function from a module, with the imports and helper functions that it uses.
 
 
 # %%
@@ -216,7 +217,7 @@ def buckets(sizes, limit):
 buckets = check(1, buckets)
 
 # %%
-(work / "buckets.py").write_text(inspect.getsource(buckets))
+(work / "buckets.py").write_text(check.module_text(1))
 print(buckets([LAYER_BYTES] * LAYERS, 4 * LAYER_BYTES))
 
 # %% [markdown]

@@ -310,7 +310,7 @@ def _decide_chunk(
         "np.argpartition(-np.abs(owed), min(k, len(owed) - 1))[:k]; values = owed[indices]; owed[indices] = 0; return "
         "indices, values, owed",
     ),
-    imports="import math\n\nimport numpy as np",
+    moves=True,
 )
 def top_k(answer: Callable[..., Any]) -> None:
     """The largest that a budget allows are sent, the rest is kept, nothing is lost, nothing changed."""

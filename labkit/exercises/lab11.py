@@ -28,7 +28,7 @@ NEAR = 1e-4  # relative: float32, in any order of sums
         "full = []; for layer in reversed(range(len(sizes))): if full and sum(sizes[other] for other in full[-1]) + "
         "sizes[layer] <= limit: full[-1].append(layer); else: full.append([layer]); return full",
     ),
-    imports="import math\n\nimport numpy as np",
+    moves=True,
 )
 def buckets(answer: Callable[..., Any]) -> None:
     """Layers from the last to the first, each bucket as full as the limit lets it be."""
