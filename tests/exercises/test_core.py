@@ -285,6 +285,7 @@ def written(text: str, **namespace):
     """The function `double` that a cell with this text defines."""
     cell = f"<cell {hash(text)}>"
     remember_lines(cell, text)
+    namespace["__name__"] = "__main__"
     exec(compile(text, cell, "exec"), namespace)
     return namespace["double"]
 
@@ -396,7 +397,7 @@ def test_a_function_that_moves_is_checked_as_its_module_defines_it(write_source,
     module = {}
     exec(check.module_text(1, 2), module)
     assert module["quadruple"](5) == 20
-    assert [check.module_text(1, 2).count(part) for part in ("import math", "def twice", "double = twice")] == [1, 1, 1]
+    assert check.module_text(1, 2).count("# def twice(x):") == 1
     exec(Checker(lab, exercises_of(source), {}).module_text(1), module)  # of cells that have not run, the solution
     assert module["double"](5) == 10
 

@@ -75,7 +75,7 @@ def test_every_rank_ends_the_training_with_equal_weights(student, tmp_path):
     top_k = student.answer(6, Change(before="return indices, values, owed", after=lists))
     assert student.check(6, top_k) is top_k
     exec(writing, {"check": student.check, "work": tmp_path / "work"})
-    assert (tmp_path / "work" / "topk.py").read_text().startswith("import numpy as np\n\n\ndef top_k(")
+    assert (tmp_path / "work" / "topk.py").read_text().count("# def top_k(") == 1
     run = run_ranks(2, "work/compress.py", "out.json", 256, 1, threads=1, show=False)
     assert [line.rpartition(" ")[2] for line in run.lines[0]] == ["0.0"] * 6
     sent = {way: told["megabytes"][-1] for way, told in json.loads((tmp_path / "out.json").read_text()).items()}
