@@ -308,7 +308,7 @@ def half_rates(answer: Callable[..., Any]) -> None:
         same(rate, 16 * (ranks - 1) / ranks * n_bytes / seconds, expected)
         expect(not isinstance(rate, Decimal), f"{expected} to be a float; it is {describe(rate)}")
 
-    for n_bytes, ranks, seconds in ((1_000_000, 2, 1.0), (1_000_000, 4, 1.0), (1_686_568, 2, 0.02), (100, 64, 8.0)):
+    for n_bytes, ranks, seconds in ((1_000_000, 5, 2.0), (1_000_000, 2, 1.0), (1_686_568, 2, 0.02), (100, 64, 8.0)):
         decide(n_bytes, ranks, seconds)
     for_all(decide, n_bytes=st.integers(1, 10**9), ranks=st.integers(2, 1_024), seconds=st.floats(1e-3, 10))
 

@@ -25,10 +25,12 @@ def module_text(functions: Mapping[str, Callable[..., Any]]) -> str:
         try:
             texts.append(inspect.getsource(function))
         except (OSError, TypeError):  # an object, say
-            texts.append(f"{function!r}\n")
-    comments = textwrap.indent(ABOUT + "\n".join(texts), "# ", lambda line: True).replace("# \n", "#\n")
+            texts.append(repr(function))
+    comments = textwrap.indent(ABOUT + "\n\n".join(map(str.strip, texts)), "# ", lambda line: True).replace(
+        "# \n", "#\n"
+    )
     definitions = [f"{name} = pickle.loads({cloudpickle.dumps(function)!r})" for name, function in functions.items()]
-    return "\n".join([comments, "import pickle\n", *definitions, ""])
+    return "\n".join([comments, "", "import pickle\n", *definitions, ""])
 
 
 def isolate(name: str, answer: Callable[..., Any]) -> Callable[..., Any]:
