@@ -25,12 +25,13 @@ import time
 import traceback
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextvars import copy_context
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType
 from typing import Any
+from unittest import mock
 
 from IPython import get_ipython
 
@@ -172,7 +173,9 @@ class Checker:
         before = printed.set(output)
         try:
             self._refuse_stub(number, answer, given)
-            with contextlib.redirect_stdout(output), warnings.catch_warnings(), _exit_raises():
+            # IPython's exit() would end the kernel after the cell.
+            exit_raises = mock.patch.object(get_ipython() or self, "ask_exit", sys.exit, create=True)
+            with contextlib.redirect_stdout(output), warnings.catch_warnings(), exit_raises:
                 warnings.simplefilter("ignore")  # of numpy on odd inputs, say: the verdict says what is wrong
                 self._decide(number, answer)
         except NotAttempted as error:
@@ -372,20 +375,6 @@ def _time_is_up(name: str, made: Calls, took_s: float, where: str) -> str:
         f"Expected {str(made) or name} to finish; it was still running after {before}{took_s:.0f} s.{where} Is it too "
         "slow, does its loop never end, or does it wait for what never happens?"
     )
-
-
-@contextlib.contextmanager
-def _exit_raises() -> Iterator[None]:
-    """Let IPython's `exit()` and `quit()` raise SystemExit, as Python's: they would end the kernel after the cell."""
-    shell: Any = get_ipython()
-    if shell is None:
-        yield
-        return
-    shell.ask_exit = sys.exit
-    try:
-        yield
-    finally:
-        del shell.ask_exit
 
 
 def _student_line(thread: threading.Thread) -> str:

@@ -11,7 +11,6 @@ import importlib
 import re
 import sys
 import threading
-import tracemalloc
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,8 +26,7 @@ from labkit.mpi.counting import CountingComm
 WORLD = MPI.COMM_WORLD
 LAYERS, WIDTH, ROWS, STEPS = 5, 31, 4, 4
 BUCKET_LAYERS = 2
-WIDE = 120  # of a network whose arrays outweigh Python's own objects
-WAIT_S = 2.0  # for what a right answer does at once
+WAIT_S = 4.0  # for what a right answer does at once
 RATE, DECAYS, EPSILON = 1e-3, (0.9, 0.999), 1e-8
 ALIKE = 1e-4  # relative to the largest number: float32, in any order of sums
 
@@ -75,10 +73,10 @@ class Timed(CountingComm):
     """A communicator that counts, for one thread at a time, and tells whether computing goes on beside its sends."""
 
     sending: ClassVar[threading.Lock] = threading.Lock()  # held during a call
-    begun: ClassVar[threading.Event] = threading.Event()  # an all-reduce, since the last bucket
-    gone_on: ClassVar[threading.Event] = threading.Event()  # the backward pass, as far as `held` says
-    held: ClassVar[str] = ""  # until when an all-reduce is held back: "next bucket", "last gradient", or not at all
-    waited: ClassVar[list[str]] = []  # until which of them the backward pass did not go on
+    held: ClassVar[bool] = False  # whether calls are held back until the last gradient is computed
+    begun: ClassVar[threading.Event] = threading.Event()  # a call that is held
+    gone_on: ClassVar[threading.Event] = threading.Event()  # computing, to the last gradient
+    waited: ClassVar[bool] = False  # computing, for a call that was held
 
 
 def _timed(name: str) -> Callable[..., Any]:
@@ -95,7 +93,8 @@ def _timed(name: str) -> Callable[..., Any]:
                 Timed.begun.set()
                 # One that returns at once needs no second thread: it is on its way.
                 if not name.startswith("I") and not Timed.gone_on.wait(WAIT_S):
-                    Timed.waited.append(Timed.held)
+                    Timed.waited = True
+                    Timed.gone_on.set()  # one is enough
             return method(self, *args, **kwargs)
         finally:
             Timed.sending.release()
@@ -119,17 +118,17 @@ def calling(script: str, where: str) -> Iterator[None]:
             World.closed = False
 
 
-def batch(step: int, width: int = WIDTH) -> tuple[np.ndarray, np.ndarray]:
+def batch(step: int) -> tuple[np.ndarray, np.ndarray]:
     """Return all ranks' inputs and targets of a step; no two ranks have the same."""
     rng = np.random.default_rng([11, step])
-    x = rng.standard_normal((ROWS * WORLD.size, width), np.float32)
-    return x, np.abs(x @ rng.standard_normal((width, width), np.float32))
+    x = rng.standard_normal((ROWS * WORLD.size, WIDTH), np.float32)
+    return x, np.abs(x @ rng.standard_normal((WIDTH, WIDTH), np.float32))
 
 
-def start(width: int = WIDTH) -> list[np.ndarray]:
+def start() -> list[np.ndarray]:
     """Return the weights before training."""
     rng = np.random.default_rng(3)
-    return [rng.standard_normal((width, width), np.float32) * np.float32((2 / width) ** 0.5) for _ in range(LAYERS)]
+    return [rng.standard_normal((WIDTH, WIDTH), np.float32) * np.float32((2 / WIDTH) ** 0.5) for _ in range(LAYERS)]
 
 
 def mine(rows: np.ndarray) -> np.ndarray:
@@ -212,22 +211,16 @@ def flat(arrays: list[np.ndarray]) -> np.ndarray:
 
 
 def ddp_findings(script: str) -> dict[str, Any]:
-    """Facts of the class `DDP`: the last two steps are watched for whether they send while they compute."""
+    """Facts of the class `DDP`: the last step is watched for whether it sends while it computes."""
     mlp: Any = importlib.import_module("mlp")
     computed, compute = [0], mlp.backward
     late = []
 
     def watched_backward(*args: Any, **kwargs: Any) -> Any:
-        """Compute a layer's gradient; the first of a bucket does so only when the one before is on its way."""
-        if Timed.held == "next bucket" and computed[0] and computed[0] % BUCKET_LAYERS == 0:
-            Timed.gone_on.set()
-            if not Timed.begun.wait(WAIT_S):
-                late.append(computed[0])
-            Timed.begun.clear()
         if Timed.held:
+            if computed[0] == BUCKET_LAYERS and not Timed.begun.wait(WAIT_S):
+                late.append(computed[0])
             computed[0] += 1
-            if computed[0] % BUCKET_LAYERS == 0:
-                Timed.gone_on.clear()
             if computed[0] == LAYERS:
                 Timed.gone_on.set()
         return compute(*args, **kwargs)
@@ -248,13 +241,10 @@ def ddp_findings(script: str) -> dict[str, Any]:
     findings = train(script, model, comm, state_of, lambda: model.weights)
     findings["buckets"] = -(-LAYERS // BUCKET_LAYERS)
     x, target = batch(STEPS)
-    for Timed.held in ("next bucket", "last gradient"):
-        computed[0] = 0
-        Timed.gone_on.clear()
-        with calling(script, "in a step of training,"):
-            model.step(mine(x), mine(target))
-        WORLD.Barrier()
-    Timed.held = ""
+    Timed.held = True
+    with calling(script, "in a step of training,"):
+        model.step(mine(x), mine(target))
+    WORLD.Barrier()
     return findings | {"waited": Timed.waited, "late": bool(late)}
 
 
@@ -291,8 +281,12 @@ class Alive:
 
     def see(self, array: np.ndarray) -> None:
         """Count an array until it is freed."""
-        self._arrays = [*(ref for ref in self._arrays if ref() is not None), weakref.ref(array)]
-        self.most = max(self.most, len(self._arrays))
+        self._arrays.append(weakref.ref(array))
+        self.most = max(self.most, self.now())
+
+    def now(self) -> int:
+        """Return how many exist."""
+        return sum(ref() is not None for ref in self._arrays)
 
 
 def fsdp_findings(script: str) -> dict[str, Any]:
@@ -351,24 +345,8 @@ def fsdp_findings(script: str) -> dict[str, Any]:
         }
 
     found = train(script, model, comm, state_of, list)
-    found |= {"weights": weights.most, "gradients": gradients.most, "alone": alone}
-    found["least"] = (3 * LAYERS - 1) * (WORLD.size - 1) * 4 * share
-    return found | kept(script, made)
-
-
-def kept(script: str, made: Callable[..., Any]) -> dict[str, int]:
-    """Return the bytes that a wider network holds after a step, and the most: shares, states, half a layer."""
-    x, target = batch(0, WIDE)
-    own_x, own_target = mine(x), mine(target)
-    tracemalloc.start()
-    model = made(Timed(WORLD), start(WIDE))
-    with calling(script, "in a step of training,"):
-        model.step(own_x, own_target)
-    WORLD.Barrier()
-    held, _ = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    shares = 12 * LAYERS * -(-(WIDE**2) // WORLD.size)
-    return {"kept": held, "may_keep": shares + 2 * WIDE**2}
+    found |= {"weights": weights.most, "gradients": gradients.most, "stored": weights.now(), "alone": alone}
+    return found | {"least": (3 * LAYERS - 1) * (WORLD.size - 1) * 4 * share}
 
 
 KINDS: dict[str, Callable[[str], dict[str, Any]]] = {
