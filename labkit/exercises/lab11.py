@@ -213,10 +213,10 @@ def crossover(answer: Callable[..., Any]) -> None:
     billion = 10**9
     for case in (
         (10**6, 2, 0.5),
-        (10**6, 4, 0.5),
-        (billion, 4, 10.0),
+        (10**6, 3, 0.5),
+        (billion, 6, 10.0),
         (7 * billion, 8, 5.0),
-        (7 * billion, 64, 5.0),
+        (7 * billion, 24, 5.0),
     ):
         decide(*case)
     for_all(

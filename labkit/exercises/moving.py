@@ -4,18 +4,21 @@ import copyreg
 import functools
 import inspect
 import pickle
+import sys
 import textwrap
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import cloudpickle
+from IPython.core.autocall import ZMQExitAutocall
 
 from labkit.exercises.outcomes import NotYet
 
 ABOUT = "Your functions. The bytes below define them, with the helpers, constants and imports that they use.\n\n"
 
-# cloudpickle knows no cached function of a notebook's.
+# cloudpickle knows neither cached functions of a notebook nor IPython's exit().
 copyreg.pickle(type(functools.cache(len)), lambda cached: (functools.cache, (cached.__wrapped__,)))
+copyreg.pickle(ZMQExitAutocall, lambda leave: (getattr, (sys, "exit")))
 
 
 def module_text(functions: Mapping[str, Callable[..., Any]]) -> str:

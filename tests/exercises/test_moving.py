@@ -6,6 +6,7 @@ import threading
 
 import numpy as np
 import pytest
+from IPython.core.autocall import ZMQExitAutocall
 
 from labkit.exercises.answers import remember_lines
 from labkit.exercises.moving import isolate, module_text
@@ -101,6 +102,12 @@ def test_what_is_defined_later_does_not_change_what_has_moved():
     double = isolate("double", variables["double"])
     variables["SCALE"] = 100
     assert double(3) == 6
+
+
+def test_exit_in_a_kernel_moves_as_pythons():
+    leave = isolate("double", notebook("def double(n):\n    exit()\n", exit=ZMQExitAutocall())["double"])
+    with pytest.raises(SystemExit):
+        leave(3)
 
 
 def test_lines_keep_their_numbers():
