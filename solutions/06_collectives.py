@@ -37,7 +37,6 @@ from labkit.exercises import open_lab
 check, results, machine, work = open_lab("06", globals())
 
 # %%
-import inspect
 import itertools
 import json
 import math
@@ -1823,7 +1822,7 @@ plots.show(
 #
 # On 1 rank everything is sent, and costs nothing. A budget may be too small for a single pair, or larger than needed.
 # All numbers are float32; don't change the arguments in place. (`np.argpartition` finds the largest without sorting.)
-# The function moves into a module: it can use `math`, `np` and what it defines itself.
+# The function moves into a module, with the imports, helper functions and constants that it uses.
 
 
 # %%
@@ -1851,9 +1850,8 @@ top_k = check(6, top_k)
 # the script registers its own reduction.)
 
 # %% jupyter={"source_hidden": true}
-text = "import math\n\nimport numpy as np\n\n\n" + inspect.getsource(top_k)
-written = (work / "topk.py").write_text(text)
-print(f"Your top_k is now in work/topk.py ({written} characters), for the next scripts.")
+(work / "topk.py").write_text(check.module_text(6))
+print("Your top_k is now in work/topk.py, for the next scripts.")
 
 # %% jupyter={"source_hidden": true}
 # %%writefile work/averages.py

@@ -28,7 +28,6 @@ from labkit.exercises import open_lab
 check, results, machine, work = open_lab("07", globals())
 
 # %%
-import inspect
 import json
 import math
 import textwrap
@@ -206,8 +205,8 @@ if not QUICK:
 # scripts, step 5 is a `BroadcastGlobalVariablesHook`.)
 #
 # Step 3 is arithmetic. You write it first, as three small functions. The scripts run in separate processes, so the
-# functions then move into a module that the scripts import, `work/plan.py`. There, each function can use `math`, numpy
-# as `np` and the functions of earlier exercises, but nothing else from this notebook.
+# functions then move into a module that the scripts import, `work/plan.py`. They take with them what they use: imports,
+# helper functions, constants, and the functions of earlier exercises.
 
 # %% [markdown]
 # ### Exercise 1 · Who trains on what?
@@ -303,10 +302,9 @@ plots.show(
 # Now the three functions move into the module that the scripts import.
 
 # %% tags=["nbval-check-output"]
-plan = (shard, learning_rate, steps_per_epoch)
-functions = [inspect.getsource(function) for function in plan]
-(work / "plan.py").write_text("\n\n".join(["import math\n\nimport numpy as np\n", *functions]))
-print((work / "plan.py").read_text())
+plan = check.module_text(1, 2, 3)
+(work / "plan.py").write_text(plan)
+print(plan.partition("import pickle")[0])
 
 # %% [markdown]
 # ### What if one rank has an extra batch?

@@ -89,6 +89,13 @@ LARGE_STEPS = {
     "control: 64 images, as few steps": (32, 1, (EPOCHS * TRAIN // 500, "batch", 4 * 64 / 500)),
 }
 LARGE_STEPS = {} if QUICK else LARGE_STEPS
+PAYLOAD = 1448 / 1514  # of a packet on Ethernet, without its headers
+
+
+def in_percent(share):
+    """Return a share with its interval, if there is one, as a figure in percent."""
+    return Measured(*(100 * np.array(share)), "%", digits=0)
+
 
 # %% [markdown]
 # ## 1 · Which cluster?
@@ -1265,11 +1272,6 @@ if hvd.rank() == 0:
 
 
 # %% jupyter={"source_hidden": true}
-def in_percent(share):
-    """Return a share with its interval, if there is one, as a figure in percent."""
-    return Measured(*(100 * np.array(share)), "%", digits=0)
-
-
 def shares_of(speeds, n):
     """Return each training variant's images/s over n times those of one node alone."""
     shares = {}
@@ -1424,7 +1426,6 @@ GUESSED_RATES = {"1 Gbit/s": 1e9, "100 Mbit/s": 1e8, "10 Mbit/s": 1e7, "1 Mbit/s
 results.guess(4, "rate at which half of a step is exchange", ..., choices=tuple(GUESSED_RATES))
 
 # %% jupyter={"source_hidden": true}
-PAYLOAD = 1448 / 1514  # of a packet on Ethernet, without its headers
 # How much more computing there is between two exchanges, and how many times the bytes.
 OPTIONS = {"FP16 gradients": (1, fp16_share(nodes)), "4 batches per step": (4, 1)}
 
@@ -1805,15 +1806,6 @@ def report_storage(speeds, trainers):
 # %% [markdown]
 # The next cell predicts and measures, in about 45 seconds. The prediction: the images/s that the wire carries, divided
 # by those that the nodes train from files.
-
-# %% jupyter={"source_hidden": true}
-PAYLOAD = 1448 / 1514  # as in section 8, which is optional
-
-
-def in_percent(share):
-    """Return a share with its interval, if there is one, as a figure in percent."""
-    return Measured(*(100 * np.array(share)), "%", digits=0)
-
 
 # %%
 image_bytes = float(np.mean(index.length))

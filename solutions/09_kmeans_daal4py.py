@@ -30,7 +30,6 @@ check, results, machine, work = open_lab("09", globals())
 cores = machine.usable_cores
 
 # %%
-import inspect
 import itertools
 import json
 import math
@@ -289,8 +288,8 @@ print(f"Judging by the medians, 16 random pixels need {needs} to get where k-mea
 # Write `labels_of(pixels, centroids)` for `(n, 3)` pixels and `(k, 3)` centroids. It returns an array of `n` integers,
 # in one dimension. The photo has 2.5 million pixels, so let numpy or daal4py do the loop.
 #
-# This function and the next one will move into a module. There they have `import math`, `import numpy as np`,
-# `import daal4py as d4p` and each other, and nothing else from this notebook.
+# This function and the next one will move into a module. They take with them what they use: imports, helper functions,
+# constants, each other.
 
 
 # %%
@@ -487,10 +486,9 @@ for weights in ([1], [1, 1], [1, 1, 1], [3, 1], [8, 8, 4]):
 # moves into a module.
 
 # %% tags=["nbval-check-output"]
-imports = "import math\n\nimport daal4py as d4p\nimport numpy as np\n"
-module_text = "\n\n".join([imports, *map(inspect.getsource, (labels_of, share))])
+module_text = check.module_text(2, 3)
 (work / "pieces.py").write_text(module_text)
-print(module_text)
+print(module_text.partition("import pickle")[0])
 
 # %% [markdown]
 # ## 4 · It looks distributed

@@ -78,6 +78,7 @@ BATCH_ROUNDS, BATCH_PASSES = (2, 1) if QUICK else (6, 3)  # section 5
 TEXTS, WRITTEN, DRAFT_ROUNDS = (4, 8, 2) if QUICK else (12, 64, 6)  # section 7
 ARRIVALS = 20 if QUICK else 200  # simulated requests: section 8
 RANK_ROUNDS = 2 if QUICK else 6  # section 9
+split_shape = (3, 256) if QUICK else (4, 1280)  # layers, width: sections 9 and 10
 
 text = characters.load_characters()
 print(text.source)
@@ -1812,9 +1813,6 @@ if ranks.rank == 0:
 
 
 # %% jupyter={"source_hidden": true}
-split_shape = (3, 256) if QUICK else (4, 1280)  # layers and width: 79 million weights
-
-
 def compare_ranks(name, configurations):
     """Run the configurations (ranks, threads each) alternately; return the last vs the first."""
     rates, waits, outputs, runs = {}, {}, {}, []
@@ -1933,9 +1931,6 @@ del by_threads, decoder
 # tokeniser is needed. It keeps keys and values in one of two ways: as the model's own state, like your decoder, or in
 # [pages](https://arxiv.org/abs/2309.06180) that many requests share (its default). Does that cost anything for a single
 # request? All three write the likeliest token each time.
-
-# %% jupyter={"source_hidden": true}
-split_shape = (3, 256) if QUICK else (4, 1280)  # as in section 9, which is optional
 
 # %%
 import openvino_genai

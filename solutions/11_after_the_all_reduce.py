@@ -27,7 +27,6 @@ from labkit.exercises import open_lab
 check, results, machine, work = open_lab("11", globals())
 
 # %%
-import inspect
 import json
 import sys
 import tracemalloc
@@ -196,6 +195,8 @@ results.guess(
 # - A layer larger than `limit` gets a bucket of its own.
 #
 # With `sizes` of `[3, 3, 4, 9]` and a limit of 7, the result is `[[3], [2, 1], [0]]`.
+#
+# The ranks of exercise 2 import the function from a module, with the imports and helper functions that it uses.
 
 
 # %%
@@ -216,7 +217,7 @@ def buckets(sizes, limit):
 buckets = check(1, buckets)
 
 # %%
-(work / "buckets.py").write_text(inspect.getsource(buckets))
+(work / "buckets.py").write_text(check.module_text(1))
 print(buckets([LAYER_BYTES] * LAYERS, 4 * LAYER_BYTES))
 
 # %% [markdown]
@@ -794,9 +795,6 @@ if hidden:
 # [**ZeRO**](../docs/glossary.md#zero), stage 1 ([Rajbhandari et al. 2020](https://arxiv.org/abs/1910.02054)), a rank
 # stores the states of its shard of the weights, updates that shard and gathers the others.
 #
-# An all-reduce is a [**reduce-scatter**](../docs/glossary.md#reduce-scatter) and an
-# [**all-gather**](../docs/glossary.md#all-gather) (lab 06, section 3). ZeRO-1 puts the update between the two.
-#
 # <div class="alert alert-block alert-info" style="color: black">
 #
 # **Guess first.** With DDP, a rank holds 16 bytes per weight. How many are left with ZeRO-1 on 4 ranks? And does it
@@ -818,13 +816,15 @@ results.guess(3, "ZeRO-1 sends, compared with DDP", ..., choices=("less", "the s
 #
 # Complete `update`. After it, all ranks have the same new weights. Each has computed its shard's update only, with
 # `self.state`, from the *mean* gradient, and has sent no more bytes than one all-reduce. Which collectives do you need,
-# in which order? These are mpi4py's for arrays:
+# and where does the update go? These are mpi4py's for arrays, with the bytes that a rank of *n* sends:
 #
-# | call on `self.ranks` | what each rank has afterwards |
-# | --- | --- |
-# | `Allreduce(MPI.IN_PLACE, x)` | in `x`, the sum of all ranks' `x` |
-# | `Reduce_scatter_block(x, mine)` | in `mine`, its shard of that sum |
-# | `Allgather(mine, x)` | in `x`, all ranks' `mine`; `MPI.IN_PLACE` for `mine` if it is already there |
+# | call on `self.ranks` | afterwards | bytes sent |
+# | --- | --- | --- |
+# | `Allgather(mine, x)` | in `x`, all ranks' `mine` (`MPI.IN_PLACE` for a `mine` that is in `x`) | (n − 1)/n of `x` |
+# | `Allreduce(MPI.IN_PLACE, x)` | in `x`, the sum of all ranks' `x` | 2(n − 1)/n of `x` |
+# | `Bcast(x, root)` | in `x`, the root's `x` | n − 1 times `x` |
+# | `Reduce(x, y, root=r)` | in `y`, on rank *r* alone, the sum | `x` |
+# | `Reduce_scatter_block(x, mine)` | in `mine`, this rank's shard of the sum | (n − 1)/n of `x` |
 #
 # The check runs it on 3 ranks, for at most 60 s.
 
@@ -888,6 +888,9 @@ zero1 = check(3, "work/zero1.py")
 _ = (work / "own_zero1.py").write_text(Path(zero1).read_text())
 
 # %% [markdown]
+# An all-reduce is a [**reduce-scatter**](../docs/glossary.md#reduce-scatter) and an
+# [**all-gather**](../docs/glossary.md#all-gather) (lab 06, section 3). ZeRO-1 puts the update between the two.
+#
 # ## 4 · FSDP: shard everything
 #
 # [**FSDP**](../docs/glossary.md#fsdp), fully sharded data parallel, is PyTorch's name for ZeRO's third stage. Each rank
@@ -925,16 +928,19 @@ results.guess(
 )
 
 # %% [markdown]
-# ### Exercise 4 · Gather and scatter
+# ### Exercise 4 · When to gather, and when to drop
 #
-# `self.shares[layer]` is this rank's shard of a layer's weights, in one dimension. `self.cut(array)` returns an array
-# as rows, one for each rank, padded with zeros; row *r* is rank *r*'s shard. Write
+# `gather(layer)` returns a layer's whole weights, and `scatter(gradient)` this rank's shard of the *mean* gradient: the
+# two collectives of exercise 3. The forward pass of `step` is complete. While a layer computes, the next one's weights
+# travel, in the other thread. When no variable and no future refers to weights any more, Python frees them.
 #
-# - `gather(layer)`: return the layer's whole weights, in their shape, `self.shapes[layer]`, and store nothing;
-# - `scatter(gradient)`: return this rank's shard of the *mean* over all ranks of a layer's gradient, in one dimension.
+# Write the backward pass, and update this rank's shards, `self.shares`. For each layer, decide whether you gather it
+# again, when you ask for it, and when you let go of it:
 #
-# You choose the collectives again. The check counts the bytes you send and the memory you hold. `step`, below them, is
-# complete: the next layer's weights travel while this one computes.
+# - At any time, a rank holds the whole weights of at most three layers, and the whole gradients of at most three.
+# - While a layer computes, the weights of the next one travel.
+# - A rank sends no more than it must: the weights of one layer are still there.
+# - Only one thread may send: call `scatter` with `self.sender.submit` too.
 #
 # The check runs it on 3 ranks, for at most 60 s.
 
@@ -967,21 +973,17 @@ class FSDP:
 
     def gather(self, layer):
         """Return the whole weights of a layer, of which every rank has `self.shares[layer]`."""
-        ### BEGIN SOLUTION
         share, shape = self.shares[layer], self.shapes[layer]
         whole = np.empty(self.ranks.size * share.size, np.float32)
         self.ranks.Allgather(share, whole)
         return whole[: math.prod(shape)].reshape(shape)
-        ### END SOLUTION
 
     def scatter(self, gradient):
         """Return this rank's shard of the mean over all ranks of a layer's gradient."""
-        ### BEGIN SOLUTION
         parts = self.cut(gradient)
         mine = np.empty(parts.shape[1], np.float32)
         self.ranks.Reduce_scatter_block(parts, mine)
         return mine / self.ranks.size
-        ### END SOLUTION
 
     def step(self, x, target):
         """Train by one step on this rank's rows; return their loss."""
@@ -993,9 +995,10 @@ class FSDP:
                 coming = self.sender.submit(self.gather, layer + 1)
             outputs.append(forward(weight, outputs[-1]))
         loss, error = loss_and_error(outputs[-1], target)
+        ### BEGIN SOLUTION
         scattered = {}
         for layer in reversed(range(last + 1)):
-            if layer < last:
+            if layer < last:  # the last one's weights are still there
                 weight = coming.result()
             if layer > 0:
                 coming = self.sender.submit(self.gather, layer - 1)
@@ -1003,6 +1006,7 @@ class FSDP:
             scattered[layer] = self.sender.submit(self.scatter, gradient)
         for layer, share in scattered.items():
             self.states[layer].update(self.shares[layer], share.result())
+        ### END SOLUTION
         return loss
 
 
@@ -1014,7 +1018,7 @@ _ = (work / "own_fsdp.py").write_text(Path(fsdp).read_text())
 
 # %% [markdown]
 # Between ZeRO-1 and FSDP lies **ZeRO-2**: all weights on each rank, but each layer's gradient is reduce-scattered when
-# it is ready, and dropped. Your `gather` and `scatter` are all it needs (folded).
+# it is ready, and dropped. `gather` and `scatter` are all it needs (folded).
 
 # %% jupyter={"source_hidden": true}
 # %%writefile work/zero2.py
@@ -1439,7 +1443,7 @@ plots.show(
 #
 # Now train the same network, on the same data, in PyTorch. `DistributedDataParallel` wraps the whole network.
 # `fully_shard`, the second version of FSDP, wraps each layer. Both send through *Gloo*, PyTorch's library for CPUs; on
-# GPUs they would use NCCL. Read `wrap` and `train_step`: where are your buckets, your `gather` and your `scatter`?
+# GPUs they would use NCCL. Read `wrap` and `train_step`: where are your buckets, your gathers and your scatters?
 #
 # | option | what it changes |
 # | --- | --- |
@@ -1467,9 +1471,8 @@ torch_rows = {}  # by name: figure, limit, watches
 
 
 def conclude(what, times):
-    """Return a line with a ratio, its record by rank, and the verdict."""
-    record = f", {times.record}" if times.record else ""
-    return f"{what}: {times}×{record}: {times.verdict}"
+    """Return a line with a ratio, the verdict, and its record."""
+    return f"{what}: {Measured(*times, '×')}: {times.verdict_by_rounds}"
 
 
 no_torch = torch_ranks.obstacle()
@@ -2264,14 +2267,16 @@ results.hand_in("7", *((*row, *torch_rows.get(row[0], missing)) for row in TORCH
 # **For the instructor.** Timing, and what goes wrong.
 #
 # **Timing** Exercise 2 is where people need help: let them write the loop without a thread first, and only then replace
-# the call by `submit`. Exercises 3 and 4 leave the collectives to the student; ask for the bytes of each choice. Short
-# of time? Section 6 is a picture, and the micro-batches of section 5 can be homework.
+# the call by `submit`. Exercise 3 leaves the collectives to the student; ask for the bytes of each choice. Exercise 4
+# leaves the schedule: let them draw gathers, computing and scatters of three layers on two lines first. Short of time?
+# Section 6 is a picture, and the micro-batches of section 5 can be homework.
 #
 # **What goes wrong** Exercise 1: from the first layer to the last. Exercise 2: `result()` straight after `submit`
 # passes all tests of numbers, and hides nothing; the check sees it. Exercise 3: the sum instead of the mean hardly
 # changes what Adam does, as Adam divides by the gradient's size; the check looks at Adam's state. An all-reduce gives
-# the right weights and too many bytes. Exercise 4: the padding stays in the result, or the rows of `cut` are mistaken
-# for the layer's rows. Exercise 5: FSDP taken as hidden at the crossover (3S = c): then ZeRO-1 is still slower there.
+# the right weights and too many bytes. Exercise 4: the last layer is gathered twice; futures in a dict keep all weights
+# alive; `scatter` is called in the main thread while the other one gathers. Exercise 5: FSDP taken as hidden at the
+# crossover (3S = c): then ZeRO-1 is still slower there.
 #
 # </div>
 

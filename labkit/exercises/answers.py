@@ -11,10 +11,11 @@ import json
 import linecache
 import math
 import re
+import sys
 import sysconfig
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +45,7 @@ COPY_HINT = (
 MAX_EXAMPLES = 100  # generated inputs at most
 CPU_LIMIT_S = 0.5  # of computing, however busy the machine is: to generate inputs, and then to find the smallest
 WALL_LIMIT_S = 5.0  # after which no more are generated, computing or not
+LIBRARIES = ("builtins", "math", "numpy", "numpy.linalg", "numpy.random", "pandas", "tensorflow")  # that checks call
 
 # What the answer's last call printed. The checker sets it for each check, and quotes it beside what went wrong.
 printed: ContextVar[io.StringIO] = ContextVar("printed")
@@ -71,7 +73,7 @@ def call(answer: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     Raises
     ------
     NotYet
-        When it raises or leaves, or changes an array, a table, a list or the like that it was given.
+        When it raises or leaves, or changes a library, or an array, a table, a list or the like that it was given.
     """
     given, given_by_name = _copied(args), _copied(kwargs)
     output = printed.get(io.StringIO())
@@ -86,8 +88,11 @@ def call(answer: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             result = answer(*given, **given_by_name)
     except NotYet:  # of a function that the check gave to the answer
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:  # the student's own interrupt reaches the main thread, not this one
         raise NotYet(f"{failure(error, answer)}. The check called {_format_call(answer, args, kwargs)}.") from error
+    finally:
+        replaced = put_back()
+    expect(not replaced, f"{', '.join(replaced)} to stay; {_name(answer)} replaced it, and the check has put it back")
     made.returned, made.under_way = made.returned + 1, None
     for name, before, after in [
         *((_parameter_name(answer, index), *pair) for index, pair in enumerate(zip(args, given, strict=True))),
@@ -99,6 +104,43 @@ def call(answer: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             hint=COPY_HINT,
         )
     return result
+
+
+def put_back() -> list[str]:
+    """Undo assignments such as `np.isclose = …` to the libraries that checks call, and return their names.
+
+    A library counts as it was when this was first called with it loaded.
+    """
+    replaced = []
+    for name in filter(sys.modules.get, LIBRARIES):
+        now = vars(sys.modules[name])
+        if name not in _originals:
+            _originals[name] = {
+                key: value
+                for key, value in now.items()
+                if callable(value) and (name != "builtins" or inspect.isbuiltin(value) or inspect.isclass(value))
+            }
+        if not _originals[name].items() <= now.items():
+            changed = {key: value for key, value in _originals[name].items() if now.get(key) is not value}
+            now.update(changed)
+            replaced += [f"{name}.{key}" for key in changed]
+    return replaced
+
+
+_originals: dict[str, dict[str, Any]] = {}  # the functions and classes of each library, by name
+
+
+def blame(error: BaseException) -> BaseException:
+    """Return `NotYet` for an error that an answer's own lines raised after its call, as an iterator's; else the error.
+
+    Whatever leaves Python, such as `SystemExit`, is an answer's.
+    """
+    lines = (frame.filename for frame in traceback.extract_tb(error.__traceback__))
+    if isinstance(error, NotYet) or (isinstance(error, Exception) and not any(map(is_student_code, lines))):
+        return error
+    mistake = NotYet(f"{failure(error)}.")
+    mistake.__cause__ = error
+    return mistake
 
 
 def failure(error: BaseException, answer: Callable[..., Any] | None = None, script: str = "") -> str:
@@ -211,67 +253,6 @@ def _unchanged(before: Any, after: Any) -> bool:
     if type(before) is dict:
         return list(before) == list(after) and all(_unchanged(before[key], after[key]) for key in before)
     return bool(before == after)
-
-
-# Functions that move into a module
-
-
-def isolate(answer: Callable[..., Any], imports: str, beside: Sequence[Callable[..., Any]] = ()) -> Callable[..., Any]:
-    """Return a function as it is in a module that has these imports and, above it, these other functions.
-
-    What works by a variable of the notebook fails there.
-
-    Raises
-    ------
-    NotYet
-        When its text cannot stand in a module.
-    """
-    name = answer.__name__
-    namespace: dict[str, Any] = {"__name__": "module"}
-    has = ", ".join([*filter(None, imports.split("\n")), *(f"the function {other.__name__}" for other in beside)])
-    try:
-        exec(imports, namespace)
-        for function in (*beside, answer):
-            text = source_text(function)
-            text = "\n" * (function.__code__.co_firstlineno - 1) + text  # so that its lines keep their numbers
-            filename = f"<{function.__name__} in a module>"
-            remember_lines(filename, text)
-            exec(compile(text, filename, "exec"), namespace)
-    except NotYet:
-        raise
-    except Exception as error:
-        raise NotYet(
-            f"{failure(error)}. That happens when {name} moves into a module, which has only: {has}."
-        ) from error
-    isolated = namespace[name]
-
-    @functools.wraps(isolated)  # its name and signature, which messages show
-    def with_a_hint(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return isolated(*args, **kwargs)
-        except NameError as error:
-            error.args = (f"{error}. {name} moves into a module, which has only: {has}",)
-            raise
-
-    return with_a_hint
-
-
-def source_text(answer: Callable[..., Any]) -> str:
-    """Return the text of a function that a cell defines.
-
-    Raises
-    ------
-    NotYet
-        When it has none that can move, as a lambda.
-    """
-    try:
-        text = inspect.getsource(answer)
-    except (OSError, TypeError):
-        text = ""
-    name = getattr(answer, "__name__", "")
-    if not re.match(rf"(@.*\n)*def {re.escape(name)}\b", text) or not name:
-        raise NotYet("Expected a function that a cell defines by `def name(…):`, since its text moves into a module.")
-    return text
 
 
 def remember_lines(filename: str, text: str) -> None:

@@ -19,6 +19,7 @@ import ctypes
 import importlib
 import io
 import linecache
+import sys
 import threading
 import time
 import traceback
@@ -30,12 +31,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType
 from typing import Any
+from unittest import mock
+
+from IPython import get_ipython
 
 from labkit.display import verdict
 from labkit.display.results import CHECK_FAILED, NOT_ATTEMPTED, NOT_YET, PASSED, Results
 from labkit.exercises import catalogue
-from labkit.exercises.answers import Calls, calls, is_student_code, isolate, printed, remember_lines
+from labkit.exercises.answers import Calls, blame, calls, is_student_code, printed, put_back, remember_lines
 from labkit.exercises.catalogue import Exercise
+from labkit.exercises.moving import isolate, module_text
 from labkit.exercises.outcomes import NotAttempted, NotYet, expect
 from labkit.exercises.values import describe, short
 from labkit.system import files
@@ -59,17 +64,13 @@ class Check:
     hints : tuple of str
         From a nudge to nearly the answer. Each changed answer that ran and was wrong shows one more, after the one for
         its mistake (`NotYet`); the last is shown only when asked for.
-    imports : str or None
-        The first lines of the module that the answer moves into: `decide` gets it as it is there, not as it is in the
-        notebook. None when it stays in the notebook.
-    beside : tuple of int
-        Earlier exercises whose functions are in that module too.
+    moves : bool
+        Whether the answer moves into a module: `decide` gets it as it is there, not as it is in the notebook.
     """
 
     decide: Callable[[Any], None]
     hints: tuple[str, ...]
-    imports: str | None = None
-    beside: tuple[int, ...] = ()
+    moves: bool = False
 
 
 class Lab:
@@ -79,13 +80,11 @@ class Lab:
         self.number = number
         self.checks: dict[int, Check] = {}
 
-    def exercise(
-        self, number: int, hints: tuple[str, ...], imports: str | None = None, beside: tuple[int, ...] = ()
-    ) -> Callable[..., Any]:
+    def exercise(self, number: int, hints: tuple[str, ...], moves: bool = False) -> Callable[..., Any]:
         """Register the decorated function as the check of exercise `number`; see `Check`."""
 
         def register(decide: Callable[[Any], None]) -> Callable[[Any], None]:
-            self.checks[number] = Check(decide, hints, imports, beside)
+            self.checks[number] = Check(decide, hints, moves)
             return decide
 
         return register
@@ -120,6 +119,7 @@ class Checker:
         self._last_wrong: dict[int, tuple[Any, str]] = {}  # the last wrong answer's code, and the hint that it got
         self._fallbacks: dict[int, Any] = {}
         self._working: dict[int, Any] = {}
+        put_back()  # remembers the libraries as they are before the first cell can change them
 
     def __call__(self, number: int, answer: Any, given: bool = False) -> Any:
         """Check `answer` to exercise `number`, show the verdict, and return an answer that works.
@@ -145,6 +145,12 @@ class Checker:
         self._working[number] = answer if outcome == PASSED else self._solution(number)
         return self._working[number]
 
+    def module_text(self, *numbers: int) -> str:
+        """Return the text of a module with functions of the notebook that work: own ones, or the kit's solutions."""
+        answers = {self._exercises[number].name: self._working.get(number) for number in numbers}
+        missing = [number for number in numbers if number not in self._working]
+        return module_text(answers | {self._exercises[number].name: self._solution(number) for number in missing})
+
     def hint(self, number: int) -> None:
         """Show the next hint of exercise `number`, be it the last, which is nearly the answer."""
         self._refuse_unknown(number)
@@ -157,11 +163,19 @@ class Checker:
 
     def judge(self, number: int, answer: Any, given: bool = False) -> tuple[str, str]:
         """Return the verdict on an answer and what the student should know, without showing or keeping either."""
+        replaced = ", ".join(put_back())
+        outcome, message = self._judge(number, answer, given)
+        note = f"Your notebook had replaced {replaced}; the check has put it back." if replaced else ""
+        return outcome, "\n".join(filter(None, [message, note]))
+
+    def _judge(self, number: int, answer: Any, given: bool) -> tuple[str, str]:
         output = io.StringIO()
         before = printed.set(output)
         try:
             self._refuse_stub(number, answer, given)
-            with contextlib.redirect_stdout(output), warnings.catch_warnings():
+            # IPython's exit() would end the kernel after the cell.
+            exit_raises = mock.patch.object(get_ipython() or self, "ask_exit", sys.exit, create=True)
+            with contextlib.redirect_stdout(output), warnings.catch_warnings(), exit_raises:
                 warnings.simplefilter("ignore")  # of numpy on odd inputs, say: the verdict says what is wrong
                 self._decide(number, answer)
         except NotAttempted as error:
@@ -171,8 +185,8 @@ class Checker:
             return NOT_YET, "\n".join([*lines, "The lab goes on with a solution."])
         except Exception:
             return CHECK_FAILED, (
-                "This is the kit's failure, not yours; please report it. The lab goes on with a solution.\n"
-                + traceback.format_exc()
+                "This is the kit's failure, not yours; please report it. (Has a cell changed a library? Then restart "
+                "the kernel.) The lab goes on with a solution.\n" + traceback.format_exc()
             )
         finally:
             printed.reset(before)
@@ -188,7 +202,8 @@ class Checker:
         else:
             kind = type(answer).__name__
             expect(callable(answer) and not isinstance(answer, type), f"a function; {short(answer)} is of type {kind}")
-        if number in self._fallbacks and answer == self._fallbacks[number]:
+        fallback = self._fallbacks.get(number, self)
+        if answer is fallback or (isinstance(answer, Path) and answer == fallback):
             raise NotAttempted(
                 "This is the kit's solution, not yours. Run your own cell again first, then this one; if yours ends in "
                 "an error, correct it. "
@@ -204,10 +219,8 @@ class Checker:
         if not callable(answer):
             check.decide(answer)
             return
-        if check.imports is not None:
-            beside = [self._working.get(other) or self._solution(other) for other in check.beside]
-            answer = isolate(answer, check.imports, beside)
-        _run_with_limit(lambda: check.decide(answer), self._exercises[number].name)
+        name = self._exercises[number].name
+        _run_with_limit(lambda: check.decide(isolate(name, answer) if check.moves else answer), name)
 
     def _solution(self, number: int) -> Any:
         """Return the lab's solution: a function, or the path of a script in the folder of the student's."""
@@ -284,7 +297,7 @@ def _fingerprint(answer: Any) -> Any:
         with contextlib.suppress(OSError):
             return Path(answer).read_bytes()
     code = getattr(answer, "__code__", None)
-    return _instructions(code) if code else answer
+    return _instructions(code) if code else id(answer)  # of an array, == is no bool
 
 
 def _crashed(mistake: NotYet) -> bool:
@@ -334,7 +347,7 @@ def _run_with_limit(decide: Callable[[], None], name: str) -> None:
         try:
             decide()
         except BaseException as error:
-            failed.append(error)
+            failed.append(blame(error))
 
     made = Calls()
     context = copy_context()

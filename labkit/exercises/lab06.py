@@ -310,7 +310,7 @@ def _decide_chunk(
         "np.argpartition(-np.abs(owed), min(k, len(owed) - 1))[:k]; values = owed[indices]; owed[indices] = 0; return "
         "indices, values, owed",
     ),
-    imports="import math\n\nimport numpy as np",
+    moves=True,
 )
 def top_k(answer: Callable[..., Any]) -> None:
     """The largest that a budget allows are sent, the rest is kept, nothing is lost, nothing changed."""
@@ -429,7 +429,15 @@ def _expect_sum(rank: int, case: dict[str, Any]) -> None:
         f"`total` to be filled on every rank; for {case['case']}, rank {rank} left {case['empty']:,} of "
         f"{case['length']:,} as they were. Write into it, as in total[:] = …",
     )
-    why = ""
+    at, value, right, times = case["first"]
+    why = f", the first at [{at}]: {value:g} instead of {right:g}"
+    if times:
+        terms = {0: "lacks the gradient of", 2: "has twice that of"}
+        why = f", the first at [{at}], which " + " and ".join(
+            f"{term} {' and '.join(f'rank {other}' for other, often in enumerate(times) if often == count)}"
+            for count, term in terms.items()
+            if count in times
+        )
     if case["own"]:
         why = ". It is only this rank's gradient"
     elif case["late"]:

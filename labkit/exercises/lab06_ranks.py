@@ -7,6 +7,7 @@ ranks with all cases of that size, and hands back what each rank found.
 """
 
 import contextlib
+import itertools
 import re
 import sys
 import time
@@ -116,6 +117,8 @@ def reductions(
             with calling(script, ranks, case):
                 function(ranks, gradient, total, *([servers] if servers else []))
             sums, kept, right = total.copy(), gradient.copy(), every.sum(axis=0)
+            at = int(np.argmax(sums != right))  # and how often the gradient of each rank is in it
+            times = (t for t in itertools.product((1, 0, 2), repeat=ranks.size) if t @ every[:, at] == sums[at])
             total[:] = gradient[:] = AFTERWARDS
             yield {
                 "length": length,
@@ -124,6 +127,7 @@ def reductions(
                 "paused": paused,
                 "empty": int((sums == BEFORE).sum()),
                 "wrong": int((sums != right).sum()),
+                "first": [at, float(sums[at]), float(right[at]), next(times, None)],
                 "own": bool(np.array_equal(sums, kept)),
                 "late": bool((sums == AFTERWARDS).any()),
                 "added": np.array_equal(sums[sums != right] - BEFORE, right[sums != right]),

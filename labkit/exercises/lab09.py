@@ -24,7 +24,6 @@ FIT_RANKS = 4  # with 2, a difference from rank 0 would be one between any two; 
 HEIGHT, WIDTH = 41, 53  # 2,173 pixels: 3 ranks have no equal shares
 COLOURS, ITERATIONS = 6, 12
 NEAR = 0.2  # squared distances in float32 may differ by this, however they are computed: 3 * 255**2 / 2**20
-IMPORTS = "import math\n\nimport daal4py as d4p\nimport numpy as np"  # of pieces.py
 
 
 @lab.exercise(
@@ -73,7 +72,7 @@ def ratios(answer: Callable[..., Any]) -> None:
         "d4p.kmeans(len(centroids), 0, assignFlag=True).compute(pixels, centroids) has the labels in `assignments`.",
         "assignments has the shape (n, 1); .ravel() makes it (n,).",
     ),
-    imports=IMPORTS,
+    moves=True,
 )
 def labels(answer: Callable[..., Any]) -> None:
     """The nearest centroid for each pixel, centroids untouched."""
@@ -118,8 +117,7 @@ def labels(answer: Callable[..., Any]) -> None:
         "All ranks up to this one together get n * sum(weights[: rank + 1]) / sum(weights) pixels, in integers.",
         "start = n * sum(weights[:rank]) // sum(weights), and stop is the start of rank + 1.",
     ),
-    imports=IMPORTS,
-    beside=(2,),
+    moves=True,
 )
 def shares(answer: Callable[..., Any]) -> None:
     """A disjoint cover of range(n), in the ranks' order, each share within a pixel of its exact part."""

@@ -128,6 +128,7 @@ def kmeans_findings(script: str, *arguments: str) -> dict[str, Any]:
     labelled = [0]  # the largest number of pixels passed to labels_of
     if "labels_of" in main.__globals__:
         main.__globals__["labels_of"] = counted(main.__globals__["labels_of"], labelled)
+    Path(options["--out"]).mkdir(parents=True)  # or a rank that writes too would fail for want of it
     with watched(script, f"on rank {RANKS.rank} of {RANKS.size}"):
         begin, centroids, labels = main(list(arguments))
     pixels = photo.reshape(-1, 3).astype(np.float64)

@@ -6,25 +6,27 @@ Imports SCRIPT, trains for some steps on this rank's rows, and hands back one re
 and states are from one process's on all rows, computed here in double precision, and what was sent.
 """
 
+import contextlib
 import importlib
+import re
 import sys
 import threading
-import tracemalloc
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 from mpi4py import MPI
 
+from labkit.exercises.lab06_ranks import World
 from labkit.exercises.ranks import load, report, watched
 from labkit.mpi.counting import CountingComm
 
 WORLD = MPI.COMM_WORLD
 LAYERS, WIDTH, ROWS, STEPS = 5, 31, 4, 4
 BUCKET_LAYERS = 2
-WIDE = 120  # of a network whose arrays outweigh Python's own objects
-WAIT_S = 2.0  # for what a right answer does at once
+WAIT_S = 4.0  # for what a right answer does at once
 RATE, DECAYS, EPSILON = 1e-3, (0.9, 0.999), 1e-8
 ALIKE = 1e-4  # relative to the largest number: float32, in any order of sums
 
@@ -68,43 +70,65 @@ class OneProcess:
 
 
 class Timed(CountingComm):
-    """A communicator that counts, and whose all-reduces tell whether the backward pass goes on beside them."""
+    """A communicator that counts, for one thread at a time, and tells whether computing goes on beside its sends."""
 
-    begun: ClassVar[threading.Event] = threading.Event()  # an all-reduce, since the last bucket
-    gone_on: ClassVar[threading.Event] = threading.Event()  # the backward pass, as far as `held` says
-    held: ClassVar[str] = ""  # until when an all-reduce is held back: "next bucket", "last gradient", or not at all
-    waited: ClassVar[list[str]] = []  # until which of them the backward pass did not go on
+    sending: ClassVar[threading.Lock] = threading.Lock()  # held during a call
+    held: ClassVar[bool] = False  # whether calls are held back until the last gradient is computed
+    begun: ClassVar[threading.Event] = threading.Event()  # a call that is held
+    gone_on: ClassVar[threading.Event] = threading.Event()  # computing, to the last gradient
+    waited: ClassVar[bool] = False  # computing, for a call that was held
 
 
 def _timed(name: str) -> Callable[..., Any]:
     method = getattr(CountingComm, name)
 
     def communicate(self: Timed, *args: Any, **kwargs: Any) -> Any:
-        if Timed.held:
-            Timed.begun.set()
-            # One that returns at once needs no second thread: it is on its way.
-            if not name.startswith("I") and not Timed.gone_on.wait(WAIT_S):
-                Timed.waited.append(Timed.held)
-        return method(self, *args, **kwargs)
+        if not Timed.sending.acquire(blocking=False):
+            raise RuntimeError(
+                f"{name} was called while another thread sends. Ranks may then match different calls: let one thread "
+                "send, by self.sender.submit"
+            )
+        try:
+            if Timed.held:
+                Timed.begun.set()
+                # One that returns at once needs no second thread: it is on its way.
+                if not name.startswith("I") and not Timed.gone_on.wait(WAIT_S):
+                    Timed.waited = True
+                    Timed.gone_on.set()  # one is enough
+            return method(self, *args, **kwargs)
+        finally:
+            Timed.sending.release()
 
     return communicate
 
 
-for _name in ("allreduce", "Allreduce", "Iallreduce", "Reduce_scatter_block", "Reduce_scatter", "Ireduce_scatter"):
-    setattr(Timed, _name, _timed(_name))
+for _name in dir(MPI.Intracomm):
+    if re.search("gather|scatter|reduce|toall|bcast", _name.lower()):
+        setattr(Timed, _name, _timed(_name))
 
 
-def batch(step: int, width: int = WIDTH) -> tuple[np.ndarray, np.ndarray]:
+@contextlib.contextmanager
+def calling(script: str, where: str) -> Iterator[None]:
+    """Watch a call of a student's class, which has to use its own communicator."""
+    with watched(script, f"{where} on rank {WORLD.rank} of {WORLD.size}"):
+        World.closed = True
+        try:
+            yield
+        finally:
+            World.closed = False
+
+
+def batch(step: int) -> tuple[np.ndarray, np.ndarray]:
     """Return all ranks' inputs and targets of a step; no two ranks have the same."""
     rng = np.random.default_rng([11, step])
-    x = rng.standard_normal((ROWS * WORLD.size, width), np.float32)
-    return x, np.abs(x @ rng.standard_normal((width, width), np.float32))
+    x = rng.standard_normal((ROWS * WORLD.size, WIDTH), np.float32)
+    return x, np.abs(x @ rng.standard_normal((WIDTH, WIDTH), np.float32))
 
 
-def start(width: int = WIDTH) -> list[np.ndarray]:
+def start() -> list[np.ndarray]:
     """Return the weights before training."""
     rng = np.random.default_rng(3)
-    return [rng.standard_normal((width, width), np.float32) * np.float32((2 / width) ** 0.5) for _ in range(LAYERS)]
+    return [rng.standard_normal((WIDTH, WIDTH), np.float32) * np.float32((2 / WIDTH) ** 0.5) for _ in range(LAYERS)]
 
 
 def mine(rows: np.ndarray) -> np.ndarray:
@@ -142,16 +166,17 @@ def train(
     for step in range(1, STEPS + 1):
         x, target = batch(step - 1)
         comm.reset()
-        with watched(script, f"in step {step} of training, on rank {WORLD.rank} of {WORLD.size}"):
+        with calling(script, f"in step {step} of training,"):
             loss = model.step(mine(x), mine(target))
         WORLD.Barrier()
         findings["sent"], findings["collectives"] = comm.bytes_sent(), len(comm.collectives)
+        findings["pickled"] = sum(name.islower() for name, _ in comm.collectives)
         before = {
             (what, part): far(*pair) for what, pairs in state_of(reference).items() for part, pair in pairs.items()
         }
         findings["losses"].append(float(loss) if np.ndim(loss) == 0 and loss is not None else f"of {type(loss)}")
         findings["right"].append(reference.step(x, target, WORLD.size)[WORLD.rank])
-        first, *others = WORLD.allgather(flat([*replicas(), np.zeros(1)]))
+        first, *others = WORLD.allgather(flat([*replicas(), np.ones(1)]))
         if findings["wrong"] is None and (wrong := first_off(state_of(reference))):
             differ = [rank for rank, other in enumerate(others, 1) if far(other, first) > ALIKE]
             unchanged = before.get((wrong["what"], wrong.get("parts", [""])[0]), 1) < ALIKE
@@ -186,22 +211,16 @@ def flat(arrays: list[np.ndarray]) -> np.ndarray:
 
 
 def ddp_findings(script: str) -> dict[str, Any]:
-    """Facts of the class `DDP`: the last two steps are watched for whether they send while they compute."""
+    """Facts of the class `DDP`: the last step is watched for whether it sends while it computes."""
     mlp: Any = importlib.import_module("mlp")
     computed, compute = [0], mlp.backward
     late = []
 
     def watched_backward(*args: Any, **kwargs: Any) -> Any:
-        """Compute a layer's gradient; the first of a bucket does so only when the one before is on its way."""
-        if Timed.held == "next bucket" and computed[0] and computed[0] % BUCKET_LAYERS == 0:
-            Timed.gone_on.set()
-            if not Timed.begun.wait(WAIT_S):
-                late.append(computed[0])
-            Timed.begun.clear()
         if Timed.held:
+            if computed[0] == BUCKET_LAYERS and not Timed.begun.wait(WAIT_S):
+                late.append(computed[0])
             computed[0] += 1
-            if computed[0] % BUCKET_LAYERS == 0:
-                Timed.gone_on.clear()
             if computed[0] == LAYERS:
                 Timed.gone_on.set()
         return compute(*args, **kwargs)
@@ -210,7 +229,7 @@ def ddp_findings(script: str) -> dict[str, Any]:
     (made,) = load(script, "DDP")
     comm = Timed(WORLD)
     limit = BUCKET_LAYERS * 4 * WIDTH**2
-    with watched(script, f"on rank {WORLD.rank} of {WORLD.size}"):
+    with calling(script, "in __init__"):
         model = made(comm, start(), limit)
 
     def state_of(reference: OneProcess) -> State:
@@ -222,21 +241,18 @@ def ddp_findings(script: str) -> dict[str, Any]:
     findings = train(script, model, comm, state_of, lambda: model.weights)
     findings["buckets"] = -(-LAYERS // BUCKET_LAYERS)
     x, target = batch(STEPS)
-    for Timed.held in ("next bucket", "last gradient"):
-        computed[0] = 0
-        Timed.gone_on.clear()
-        with watched(script, f"in a step of training, on rank {WORLD.rank} of {WORLD.size}"):
-            model.step(mine(x), mine(target))
-        WORLD.Barrier()
-    Timed.held = ""
+    Timed.held = True
+    with calling(script, "in a step of training,"):
+        model.step(mine(x), mine(target))
+    WORLD.Barrier()
     return findings | {"waited": Timed.waited, "late": bool(late)}
 
 
 def zero1_findings(script: str) -> dict[str, Any]:
     """Facts of the class `ZeRO1`."""
     (made,) = load(script, "ZeRO1")
-    comm = CountingComm(WORLD)
-    with watched(script, f"on rank {WORLD.rank} of {WORLD.size}"):
+    comm = Timed(WORLD)
+    with calling(script, "in __init__"):
         model = made(comm, start())
     share = -(-LAYERS * WIDTH**2 // WORLD.size)
 
@@ -256,75 +272,81 @@ def zero1_findings(script: str) -> dict[str, Any]:
     return findings | {"least": 2 * (WORLD.size - 1) * 4 * share}
 
 
+class Alive:
+    """Counts the arrays that exist at the same time, of those that it has seen."""
+
+    def __init__(self) -> None:
+        self.most = 0
+        self._arrays: list[weakref.ref[np.ndarray]] = []
+
+    def see(self, array: np.ndarray) -> None:
+        """Count an array until it is freed."""
+        self._arrays.append(weakref.ref(array))
+        self.most = max(self.most, self.now())
+
+    def now(self) -> int:
+        """Return how many exist."""
+        return sum(ref() is not None for ref in self._arrays)
+
+
 def fsdp_findings(script: str) -> dict[str, Any]:
-    """Facts of the class `FSDP`: its two methods alone, training, what it keeps."""
+    """Facts of the class `FSDP`: what it holds, and whether the next weights travel while a layer computes."""
+    mlp: Any = importlib.import_module("mlp")
+    backward, loss_and_error = mlp.backward, mlp.loss_and_error
+    asked, computing = ([threading.Event() for _ in range(LAYERS + 1)] for _ in range(2))  # by layer
+    weights, gradients = Alive(), Alive()
+    alone: list[int] = []  # layers whose weights did not travel while the one above them computed
+    going_back, computed = [False], [0]
+
+    def meet(own: threading.Event, other: threading.Event, layer: int) -> None:
+        own.set()
+        if going_back[0] and not alone and not other.wait(WAIT_S):
+            alone.append(layer)
+
+    def watched_backward(*args: Any, **kwargs: Any) -> Any:
+        layer, computed[0] = LAYERS - 1 - computed[0], computed[0] + 1
+        if layer > 0:
+            meet(computing[layer], asked[layer - 1], layer - 1)
+        gradient, error = backward(*args, **kwargs)
+        gradients.see(gradient)
+        return gradient, error
+
+    def watched_loss(*args: Any, **kwargs: Any) -> Any:
+        for event in (*asked, *computing):
+            event.clear()
+        going_back[0], computed[0] = True, 0
+        return loss_and_error(*args, **kwargs)
+
+    mlp.backward, mlp.loss_and_error = watched_backward, watched_loss
     (made,) = load(script, "FSDP")
-    comm, where = CountingComm(WORLD), f"on rank {WORLD.rank} of {WORLD.size}"
-    with watched(script, where):
+    gather = made.gather  # type: ignore[attr-defined]
+
+    def watched_gather(self: Any, layer: int) -> Any:
+        meet(asked[layer], computing[layer + 1], layer)
+        whole = gather(self, layer)
+        weights.see(whole)
+        return whole
+
+    made.gather = watched_gather  # type: ignore[attr-defined]
+    comm = Timed(WORLD)
+    with calling(script, "in __init__"):
         model = made(comm, start())
-    found: dict[str, Any] = {"gathered": [], "scattered": []}
-    for layer, weight in enumerate(start()):
-        with watched(script, f"in gather({layer}), {where}"):
-            got = model.gather(layer)
-        found["gathered"].append({"layer": layer} | array_facts(got, weight))
-        every = np.random.default_rng(layer).standard_normal((WORLD.size, WIDTH, WIDTH), np.float32)
-        share = -(-(WIDTH**2) // WORLD.size)
-        padded = np.zeros(share * WORLD.size)
-        padded[: WIDTH**2] = every.mean(axis=0).ravel()
-        with watched(script, f"in scatter of a gradient of layer {layer}, {where}"):
-            got = model.scatter(every[WORLD.rank].copy())
-        right = padded[WORLD.rank * share : (WORLD.rank + 1) * share]
-        found["scattered"].append({"layer": layer} | array_facts(got, right))
-    if not all(
-        WORLD.allgather(all(case["shape"] == case["wanted"] for case in found["gathered"] + found["scattered"]))
-    ):
-        return found
+    share = -(-(WIDTH**2) // WORLD.size)
 
     def shards(layers: list[np.ndarray]) -> list[np.ndarray]:
         padded = [np.pad(layer.ravel(), (0, share * WORLD.size - WIDTH**2)) for layer in layers]
         return [layer[WORLD.rank * share : (WORLD.rank + 1) * share] for layer in padded]
 
     def state_of(reference: OneProcess) -> State:
+        going_back[0] = False  # after each step
         return {
             "this rank's shard of the weights": by_layer(model.shares, shards(reference.weights)),
             "Adam's means of the gradients": by_layer([state.mean for state in model.states], shards(reference.means)),
         }
 
-    found |= train(script, model, comm, state_of, list)
-    found["least"] = (3 * LAYERS - 1) * (WORLD.size - 1) * 4 * share
-    return found | kept(script, made)
-
-
-def array_facts(got: Any, right: np.ndarray) -> dict[str, Any]:
-    """Return an answer's shape, the right one, and how far its numbers are off."""
-    if not isinstance(got, np.ndarray):
-        return {
-            "shape": "None: does it return?" if got is None else f"of type {type(got).__name__}",
-            "wanted": list(right.shape),
-        }
-    fits = got.shape == right.shape
-    times = round(scale(got, right), 3) if fits else 0
-    return {
-        "shape": list(got.shape),
-        "wanted": list(right.shape),
-        "off": far(got, right) if fits else 0.0,
-        "scale": times,
-    }
-
-
-def kept(script: str, made: Callable[..., Any]) -> dict[str, int]:
-    """Return the bytes that a wider network holds after a step, and the most: shares, states, half a layer."""
-    x, target = batch(0, WIDE)
-    own_x, own_target = mine(x), mine(target)
-    tracemalloc.start()
-    model = made(CountingComm(WORLD), start(WIDE))
-    with watched(script, f"in a step of training, on rank {WORLD.rank} of {WORLD.size}"):
-        model.step(own_x, own_target)
-    WORLD.Barrier()
-    held, _ = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    shares = 12 * LAYERS * -(-(WIDE**2) // WORLD.size)
-    return {"kept": held, "may_keep": shares + 2 * WIDE**2}
+    found = train(script, model, comm, state_of, list)
+    found |= {"weights": weights.most, "gradients": gradients.most, "stored": weights.now(), "alone": alone}
+    return found | {"least": (3 * LAYERS - 1) * (WORLD.size - 1) * 4 * share}
 
 
 KINDS: dict[str, Callable[[str], dict[str, Any]]] = {
@@ -338,6 +360,7 @@ def main() -> None:
     """Let the script work, hand back what came."""
     kind, script = sys.argv[1:]
     sys.path[0] = str(Path(script).resolve().parent)
+    MPI.COMM_WORLD = World(WORLD)  # type: ignore[misc]  # for the script, which has a communicator of its own
     report(KINDS[kind](script))
 
 

@@ -47,7 +47,7 @@ def load(script: str, *names: str) -> list[Callable[..., Any]]:
         module = runpy.run_path(script, run_name="answer")
     for name in names:
         if not callable(module.get(name)):
-            fail(f"There is no function {name} in {Path(script).name}")
+            fail(f"There is no {'class' if name[0].isupper() else 'function'} {name} in {Path(script).name}")
     return [module[name] for name in names]
 
 
@@ -85,7 +85,7 @@ def watched(
     threading.Thread(target=_watch, args=watch, daemon=True).start()
     try:
         yield
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         over.set()
         from labkit.exercises.answers import failure  # takes a second, which only a failure needs
 

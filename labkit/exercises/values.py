@@ -31,7 +31,10 @@ def short(value: Any, width: int = WIDTH) -> str:
     elif inspect.isroutine(value) or inspect.isclass(value):
         text = getattr(value, "__name__", repr(value))
     else:
-        text = " ".join(repr(value).split())
+        try:
+            text = " ".join(repr(value).split())
+        except Exception:  # of a class whose __repr__ is wrong
+            text = f"<{type(value).__name__}>"
     return text if len(text) <= width else f"{text[: width - 1]}…"
 
 

@@ -1,3 +1,4 @@
+import builtins
 import linecache
 import math
 from pathlib import Path
@@ -9,7 +10,7 @@ import tensorflow as tf
 from hypothesis import strategies as st
 
 from labkit.exercises import answers
-from labkit.exercises.answers import call, failure, for_all, isolate, remember_lines
+from labkit.exercises.answers import call, failure, for_all, remember_lines
 from labkit.exercises.outcomes import NotYet
 from labkit.exercises.values import same
 from labkit.mpi.launch import RankError
@@ -96,28 +97,37 @@ def test_arrays_that_hold_nan_have_not_changed():
     call(lambda x: x + 1, np.array([math.nan, 1.0]))
 
 
-# A function in a module
+# What a function must not do to the checks
 
 
-def test_a_function_in_a_module_has_its_imports_and_the_earlier_functions_alone():
-    shard = written("def shard(n):\n    return np.arange(n)\n", np=np)
-    answer = written("def half(n):\n    return len(shard(n)) // 2\n", shard=shard)
-    assert isolate(answer, "import numpy as np", [shard])(10) == 5
+class Stop(BaseException):
+    """What no handler of Python's catches."""
 
 
-def test_a_variable_of_the_notebook_is_missing_in_a_module():
-    answer = written("# a comment\n\ndef half(n):\n    return n // parts\n", parts=2)
-    message = told(isolate(answer, "import math"), 10)
-    assert message.startswith(
-        "NameError: name 'parts' is not defined. half moves into a module, which has only: import"
-    )
-    assert 'in line 4: "return n // parts"' in message
+@pytest.mark.parametrize("error", ["KeyboardInterrupt", "GeneratorExit", "Stop('now')"])
+def test_what_no_handler_catches_is_reported_too(error):
+    message = told(written(f"def half(x):\n    raise {error}\n", Stop=Stop), 4)
+    assert f'in line 2: "raise {error}". The check called half(4)' in message
 
 
-@pytest.mark.parametrize("answer", [lambda n: n // 2, len, np.floor])
-def test_what_has_no_text_to_move_is_reported(answer):
-    with pytest.raises(NotYet, match="a function that a cell defines by `def"):
-        isolate(answer, "import math")
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        ("np.isclose = None", "numpy.isclose"),
+        ("del np.abs", "numpy.abs"),
+        ("np.linalg.norm = lambda x: 0", "numpy.linalg.norm"),
+        ("math.isclose = lambda *a, **b: True", "math.isclose"),
+        ("import builtins; builtins.sum = max", "builtins.sum"),
+        ("tf.reduce_mean = tf.reduce_sum", "tensorflow.reduce_mean"),
+    ],
+)
+def test_a_library_that_an_answer_changes_is_put_back(change, name):
+    answers.put_back()  # as it is
+    before = {place: vars(place).copy() for place in (np, np.linalg, math, builtins, tf)}
+    message = told(written(f"def half(x):\n    {change}\n    return x / 2\n", np=np, math=math, tf=tf), 4)
+    assert message.startswith(f"Expected {name} to stay; half replaced it")
+    assert all(vars(place)[key] is value for place, values in before.items() for key, value in values.items())
+    assert call(lambda x: x / 2, 4) == 2
 
 
 # Drawn inputs

@@ -1,11 +1,19 @@
+import functools
 import json
+import math
+import operator
+import signal
+import threading
 import time
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
+import tensorflow as tf
 from hypothesis import strategies as st
 
-from labkit.exercises import core
+from labkit.exercises import answers, core
 from labkit.exercises.answers import call, for_all, remember_lines, run_answer
 from labkit.exercises.core import Checker, Lab
 from labkit.exercises.outcomes import expect
@@ -154,7 +162,8 @@ def test_what_an_answer_raises_is_not_yet_and_names_the_line(check, capsys):
     assert "x.missing" in told
 
 
-def test_a_checks_own_failure_is_not_the_students(write_source, capsys):
+def test_a_checks_own_failure_is_not_the_students(write_source, capsys, monkeypatch):
+    monkeypatch.setattr(answers, "is_student_code", lambda file: file.startswith("<cell"))  # and this file is the kit's
     lab = Lab("42")
 
     @lab.exercise(1, hints=("none",))
@@ -209,17 +218,74 @@ def test_a_missing_script_says_which_cell_to_run(check, capsys):
 
 def test_interrupting_an_answer_is_not_swallowed(check):
     def endless(x):
-        raise KeyboardInterrupt
+        signal.raise_signal(signal.SIGINT)  # as Jupyter's button: the main thread gets it
+        threading.Event().wait()
 
     with pytest.raises(KeyboardInterrupt):
         check(1, endless)
 
 
-def written(text: str):
+class Lazy(int):
+    """A number that fails when the check looks at it."""
+
+    def __eq__(self, other):
+        raise KeyboardInterrupt
+
+    __hash__ = int.__hash__
+
+
+@pytest.mark.parametrize("answer", ["raise KeyboardInterrupt", "exit()", "quit()", "return Lazy()"])
+def test_what_ends_a_program_ends_only_the_answer(check, capsys, monkeypatch, answer):
+    left = []
+    shell = type("Shell", (), {"ask_exit": lambda self: left.append(1)})()  # as IPython's exit() calls it
+    monkeypatch.setattr(core, "get_ipython", lambda: shell)
+    leave = lambda: shell.ask_exit()  # noqa: E731
+    text = f"def double(x):\n    {answer}\n"
+    function = written(text, exit=leave, quit=leave, Lazy=Lazy)
+    assert check(1, function)(5) == 10
+    out = capsys.readouterr().out
+    assert "not yet" in out
+    assert "double called exit(), in line" in out or "KeyboardInterrupt, in line" in out
+    assert not left
+    leave()
+    assert left == [1]  # in a cell, it ends the kernel as before
+
+
+@pytest.mark.parametrize("value", [np.arange(3), pd.DataFrame({"ms": [1]}), pd.Series([1, 2]), tf.constant([1, 2])])
+def test_a_name_bound_to_values_is_reported_each_time(check, capsys, value):
+    for answer in (value, value, lambda x: x):
+        assert check(1, answer)(5) == 10
+    assert capsys.readouterr().out.count("not yet") == 3
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        functools.partial(operator.mul, 2),
+        functools.lru_cache(lambda x: 2 * x),
+        type("Double", (), {"__call__": lambda self, x: 2 * x, "__bool__": lambda self: False})(),
+        (2).__mul__,
+    ],
+)
+def test_other_callables_pass(check, capsys, answer):
+    assert check(1, answer) is answer
+    assert "passed" in capsys.readouterr().out
+
+
+def test_a_library_that_the_notebook_has_changed_does_not_decide(check, capsys, monkeypatch):
+    close = np.isclose
+    monkeypatch.setattr(np, "isclose", lambda *args, **options: False)
+    check(1, lambda x: 2 * x)
+    assert np.isclose is close
+    assert "passed" in (out := capsys.readouterr().out)
+    assert "Your notebook had replaced numpy.isclose; the check has put it back." in out
+
+
+def written(text: str, **namespace):
     """The function `double` that a cell with this text defines."""
     cell = f"<cell {hash(text)}>"
     remember_lines(cell, text)
-    namespace = {}
+    namespace["__name__"] = "__main__"
     exec(compile(text, cell, "exec"), namespace)
     return namespace["double"]
 
@@ -295,14 +361,14 @@ def test_time_that_the_check_itself_takes_is_not_the_answers(write_source, capsy
     assert "passed" in capsys.readouterr().out
 
 
-def test_a_function_that_moves_into_a_module_has_the_functions_of_earlier_exercises(write_source, capsys):
+def test_a_function_that_moves_is_checked_as_its_module_defines_it(write_source, capsys):
     lab = Lab("42")
 
-    @lab.exercise(1, hints=("none",), imports="import math")
+    @lab.exercise(1, hints=("none",))
     def one(answer):
         expect(call(answer, 3) == 6, "6")
 
-    @lab.exercise(2, hints=("none",), imports="import math", beside=(1,))
+    @lab.exercise(2, hints=("none",), moves=True)
     def two(answer):
         expect(call(answer, 3) == 12, "12")
 
@@ -310,23 +376,30 @@ def test_a_function_that_moves_into_a_module_has_the_functions_of_earlier_exerci
     source = write_source(
         ANSWER.replace("scale", "2"), "double = check(1, double)", solution, "quadruple = check(2, quadruple)"
     )
-    check = Checker(lab, exercises_of(source), {})
+    notebook = {}
+    check = Checker(lab, exercises_of(source), notebook)
     text = "def quadruple(x):\n    return double(double(x))\n"
     remember_lines("<quadruple>", text)
-    notebook = {}
     exec(compile(text, "<quadruple>", "exec"), notebook)
-    check(2, notebook["quadruple"])  # with the solution of exercise 1, which was not checked yet
-    check(1, written("def double(x):\n    return 3 * x\n"))
+    check(2, notebook["quadruple"])  # before `double` is defined
+    notebook["double"] = check(1, written("def double(x):\n    return 3 * x\n"))  # the solution stands in
     check(2, notebook["quadruple"])
-    check(1, written("def double(x):\n    return math.floor(2 * x)\n"))
+    twice = written("def twice(x):\n    return math.floor(2 * x)\ndouble = twice\n", math=math)
+    notebook["double"] = check(1, twice)
     check(2, notebook["quadruple"])
     assert [line for line in capsys.readouterr().out.splitlines() if line.startswith("Exercise")] == [
-        "Exercise 2 · passed.",
+        "Exercise 2 · not yet.",
         "Exercise 1 · not yet.",
         "Exercise 2 · passed.",
         "Exercise 1 · passed.",
         "Exercise 2 · passed.",
     ]
+    module = {}
+    exec(check.module_text(1, 2), module)
+    assert module["quadruple"](5) == 20
+    assert check.module_text(1, 2).count("# def twice(x):") == 1
+    exec(Checker(lab, exercises_of(source), {}).module_text(1), module)  # of cells that have not run, the solution
+    assert module["double"](5) == 10
 
 
 @pytest.mark.parametrize("answer", [None, 3, "double", int, [stub]])

@@ -1,4 +1,3 @@
-import inspect
 import math
 import subprocess
 import sys
@@ -9,7 +8,6 @@ import pytest
 from labs import Student, ThreeWays
 
 from labkit.display.measured import Measured
-from labkit.exercises.lab09 import IMPORTS
 from labkit.system.statistics import Ratio, ratio
 from labkit_author import sources
 
@@ -25,8 +23,7 @@ class TestExercises(ThreeWays):
 
         student = Student("09", {"np": np, "math": math, "d4p": d4p})
         (folder / "work").mkdir(exist_ok=True)
-        pieces = [inspect.getsource(student.answer(number)) for number in (2, 3)]
-        (folder / "work" / "pieces.py").write_text("\n".join([IMPORTS, *pieces]))
+        (folder / "work" / "pieces.py").write_text(student.check.module_text(2, 3))
         (folder / "work" / "spmd.py").write_text((folder / student.answer(4)).read_text())
         cells = sources.read(sources.find("09")).cells
         helpers = next(cell.source for cell in cells if cell.source.startswith("%%writefile work/kmeans_helpers.py"))

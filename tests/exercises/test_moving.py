@@ -1,0 +1,126 @@
+import functools
+import math
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+from IPython.core.autocall import ZMQExitAutocall
+
+from labkit.exercises.answers import remember_lines
+from labkit.exercises.moving import isolate, module_text
+from labkit.exercises.outcomes import NotYet
+
+
+def notebook(*cells: str, **names) -> dict:
+    """Return the variables of a notebook after some cells."""
+    variables = {"np": np, "math": math, "functools": functools, "__name__": "__main__"} | names
+    for cell in cells:
+        file = f"<cell {hash(cell)}>"
+        remember_lines(file, cell)
+        exec(compile(cell, file, "exec"), variables)
+    return variables
+
+
+FILL = "def fill(n):\n    return 2 * n\n"
+ANSWERS = {  # the cells of a notebook in which `double` is right
+    "itself": "def double(n):\n    return 2 * n\n",
+    "an import": "def double(n):\n    return int(np.multiply(2, n))\n",
+    "names from modules": "from math import floor as down\nfrom collections import Counter\n"
+    "def double(n):\n    return down(2 * n) + len(Counter())\n",
+    "a ufunc": "times = np.multiply\ndef double(n):\n    return int(times(2, n))\n",
+    "an import of its own": "def double(n):\n    import math\n    return math.prod([2, n])\n",
+    "helpers": "SCALE = 2\ndef inner(n):\n    return SCALE * n\ndef outer(n):\n    return inner(n)\n"
+    "def double(n):\n    return outer(n)\n",
+    "each other": "def even(n):\n    return n == 0 or odd(n - 1)\ndef odd(n):\n    return n > 0 and even(n - 1)\n"
+    "def double(n):\n    return 2 * n if even(n) or odd(n) else None\n",
+    "another name": f"{FILL}double = fill\n",
+    "a name that moved on": f"{FILL}double = fill\ndef fill(n):\n    return 0\n",
+    "a default": "SCALE = 2\ndef double(n, scale=SCALE):\n    return scale * n\n",
+    "a decorator": "def logged(function):\n    @functools.wraps(function)\n    def call(*given):\n"
+    "        return function(*given)\n    return call\n@logged\ndef double(n):\n    return 2 * n\n",
+    "a cache": "@functools.lru_cache(maxsize=None)\ndef double(n):\n    return 2 * n\n",
+    "a lambda": "SCALE = 2\ndouble = lambda n: (\n    SCALE * n)\n",
+    "a partial": f"{FILL}def times(scale, n, add=1):\n    return scale * n + add\n"
+    "double = functools.partial(times, 2, add=0)\n",
+    "an object": "class Double:\n    def __init__(self, scale):\n        self.scale = scale\n"
+    "    def __call__(self, n):\n        return self.scale * n\ndouble = Double(2)\n",
+    "a method": "class Double:\n    scale = 2\n    def times(self, n):\n        return self.scale * n\n"
+    "double = Double().times\n",
+    "a base class": "class Base:\n    def times(self, n):\n        return 2 * n\nclass Double(Base):\n"
+    "    def times(self, n):\n        return super().times(n)\ndef double(n):\n    return Double().times(n)\n",
+    "a closure": "def make(scale):\n    def times(n):\n        return scale * n\n    return times\ndouble = make(2)\n",
+    "a class without functions": "import enum\nclass Scale(enum.Enum):\n    TWO = 2\n"
+    "def double(n):\n    return Scale.TWO.value * n\n",
+    "a dict of functions": f"{FILL}ways = {{'fill': fill, 'other': lambda n: 0}}\ndef double(n):\n"
+    "    return ways['fill'](n)\n",
+    "data": "TABLE, FAR = np.array([2]), math.inf\ndef double(n):\n    return int(TABLE[0] * n) if n < FAR else 0\n",
+    "in a block": "if True:\n    def double(n):\n        return 2 * n\n",
+    "a local of a global's name": "handle = object()\ndef double(n):\n    handle = 2\n    return handle * n\n",
+    "an attribute of a global's name": "real = object()\ndef double(n):\n    return 2 * n.real\n",
+}
+
+
+@pytest.fixture(scope="module")
+def on_a_rank(tmp_path_factory):
+    """What another process gets from each of the modules for 3."""
+    folder = tmp_path_factory.mktemp("modules")
+    for number, cell in enumerate(ANSWERS.values()):
+        (folder / f"module_{number}.py").write_text(module_text({"double": notebook(cell)["double"]}))
+    code = f"print(*(__import__(f'module_{{number}}').double(3) for number in range({len(ANSWERS)})))"
+    run = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=True)
+    return dict(zip(ANSWERS, run.stdout.split(), strict=True))
+
+
+@pytest.mark.parametrize("kind", ANSWERS)
+def test_what_a_function_uses_moves_with_it(kind, on_a_rank):
+    assert isolate("double", notebook(ANSWERS[kind])["double"])(3) == 6
+    assert on_a_rank[kind] == "6"
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "handle = (n for n in [1])\ndef double(n):\n    return handle\n",
+        "handle = {'f': threading.Lock()}\ndef double(n):\n    return handle\n",
+    ],
+)
+def test_what_cannot_move_is_reported(cell):
+    with pytest.raises(NotYet, match="double can't move to the ranks, which are other processes: cannot pickle"):
+        isolate("double", notebook(cell, threading=threading)["double"])
+
+
+def test_a_name_that_is_defined_nowhere_is_the_functions_own_error():
+    double = isolate("double", notebook("# a comment\n\ndef double(n):\n    return n * scale\n")["double"])
+    with pytest.raises(NameError, match="scale"):
+        double(3)
+
+
+def test_what_is_defined_later_does_not_change_what_has_moved():
+    variables = notebook(ANSWERS["helpers"])
+    double = isolate("double", variables["double"])
+    variables["SCALE"] = 100
+    assert double(3) == 6
+
+
+def test_exit_in_a_kernel_moves_as_pythons():
+    leave = isolate("double", notebook("def double(n):\n    exit()\n", exit=ZMQExitAutocall())["double"])
+    with pytest.raises(SystemExit):
+        leave(3)
+
+
+def test_lines_keep_their_numbers():
+    text = f"{FILL}\n\ndef double(n):\n    return fill(n.missing)\n"
+    with pytest.raises(AttributeError) as error:
+        isolate("double", notebook(text)["double"])(3)
+    assert error.traceback[-1].lineno + 1 == 6
+
+
+def test_a_module_shows_the_text_of_its_functions():
+    text = module_text(
+        {name: notebook(ANSWERS["itself"])["double"] for name in ("double", "same")} | {"sqrt": math.sqrt}
+    )
+    assert text.count("\n# def double(n):\n#     return 2 * n\n") == 2
+    assert "\n# <built-in function sqrt>\n" in text
+    assert all(line.startswith("#") for line in text.partition("\nimport pickle\n")[0].splitlines() if line)
