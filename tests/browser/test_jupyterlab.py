@@ -16,7 +16,7 @@ from labkit.system import addresses
 
 pytestmark = [pytest.mark.weekly, pytest.mark.timeout(420)]
 
-LAB_MS = 120_000
+LAB_MS = 20_000
 LINK = '<a data-commandlinker-command="help:about" data-commandlinker-args="{}">The solution</a>'
 
 
