@@ -35,7 +35,7 @@ if hub.cpus:
     os.sched_setaffinity(0, hub.cpus)
 
 # Every account of this machine can connect to JupyterHub's port, and by default a request may take 100 MB of memory.
-HTTPServer.initialize = partialmethod(  # type: ignore[method-assign]  # JupyterHub passes no such options
+HTTPServer.initialize = partialmethod(  # type: ignore[assignment]  # JupyterHub passes no such options
     HTTPServer.initialize,
     max_body_size=MAX_BODY_BYTES,
     body_timeout=SLOW_CLIENT_S,
