@@ -250,7 +250,7 @@ def test_while_a_hub_is_up_no_command_changes_its_packages(checkout):
     made, settings = checkout.made(), checkout.folder / ".lab/hub/settings.json"
     settings.parent.mkdir()
     settings.touch()
-    code, said = checkout.run("lint")
+    code, _, said = checkout.run("lint")
     assert code == 2
     assert "./lab hub down first" in said
     assert (checkout.groups(), checkout.made()) == ({"classroom"}, made)
