@@ -69,12 +69,7 @@ class Results:
         ]
 
     def guess(self, held: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
-        """Return the guesses of a question: the one that is held, else the furthest that `FEW` have guessed.
-
-        Parameters
-        ----------
-        held : mapping, optional
-            The `lab` and `number` of the question that the instructor talks about.
+        """Return the guesses of the question that is `held` (its lab and number), else the furthest of `FEW` guesses.
 
         Returns
         -------

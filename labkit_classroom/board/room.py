@@ -92,7 +92,6 @@ class Room:
         """
         self._count()
         counts, settings, few = self._counts, self.store.room, self._counts.people < FEW
-        held = settings.get("held")
         joining = {"command": f"./lab join {self.address}", "codes": settings["codes"], "expected": settings["people"]}
         labs = [
             {
@@ -105,17 +104,16 @@ class Room:
             if lab.number in counts.begun
         ]
         titles = {lab.number: lab.title for lab in self._labs}
-        today = timetable.today(self._plan, datetime.now())
         return self._now() | {
             "joining": joining | {"are_all_in": self._are_all_in},
             "people": None if few else counts.people,
             "few": FEW,
             "labs": [] if few else labs,
-            "held": held,
-            "guess": self._results.guess(held),
+            "held": settings.get("held"),
+            "guess": self._results.guess(settings.get("held")),
             "results": self._results.measured(),
             "drift": None if few else self._drift(),
-            "today": [part | {"what": titles.get(part["what"], part["what"])} for part in today] if few else [],
+            "today": timetable.today(self._plan, titles, datetime.now()) if few else [],
         }
 
     def instructor(self) -> dict[str, Any]:
@@ -129,7 +127,6 @@ class Room:
             self.store.seats.values(),
             key=lambda seat: (not seat.hand, seat.hand["at"] if seat.hand else 0, not _position(seat), seat.changed),
         )
-        places = [{"lab": lab, "exercise": number} for lab, number in self._titles]
         return self._now() | {
             "code": self.store.room["code"],
             "wall_address": self.wall_address(),
@@ -138,7 +135,9 @@ class Room:
             "stuck": [entry | {"at": self._named(entry)} for entry in self._counts.stuck()],
             "drift": self._drift(),
             "make_up": timetable.make_up(self._plan, self._drift(), datetime.now()),
-            "exercises": [self._named(place) for place in places if place["lab"] in self._counts.begun],
+            "exercises": [
+                f"{lab} · {n} {title}" for (lab, n), title in self._titles.items() if lab in self._counts.begun
+            ],
             "questions": [{"lab": one.lab, "number": one.number, "question": one.text} for one in self._questions],
             "held": self.store.room.get("held"),
         }

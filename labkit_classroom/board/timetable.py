@@ -93,8 +93,9 @@ def make_up(plan: Plan, late: int | None, now: datetime) -> str:
     return f"{late} minutes late. Skip next: " + ", ".join(f"{part.title} ({part.minutes:.0f} min)" for part in skipped)
 
 
-def today(plan: Plan, now: datetime) -> list[dict[str, str]]:
-    """Return when each lab, talk and break of the day begins that is not over yet, with its title."""
-    day = (part for part in plan if part.begin.date() == now.date())
-    runs = [(what, list(run)) for what, run in itertools.groupby(day, key=lambda part: part.lab or part.title)]
-    return [{"begin": f"{run[0].begin:%H:%M}", "what": what} for what, run in runs if run[-1].end > now]
+def today(plan: Plan, titles: Mapping[str, str], now: datetime) -> list[dict[str, str]]:
+    """Return when each lab, talk and break of the day begins that is not over yet, and its title."""
+    day = [part for part in plan if part.begin.date() == now.date()]
+    runs = itertools.groupby(day, key=lambda part: titles.get(part.lab, part.title))
+    parts = [(title, list(run)) for title, run in runs]
+    return [{"begin": f"{run[0].begin:%H:%M}", "title": title} for title, run in parts if run[-1].end > now]

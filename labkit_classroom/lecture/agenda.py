@@ -203,12 +203,8 @@ def _lasts(parts: Sequence[Part]) -> int:
 def advice(days: Sequence[Day]) -> list[str]:
     """Return a sentence for each day that doesn't fit, by how much, and for each lunch at an odd time."""
     lunches = (entry.begin for day in days for entry in day.entries if entry.part.title == LUNCH.title)
-    told = [
-        f"Lunch is at {begin:%H:%M}: move or remove it in solutions/routes.toml."
-        for begin in lunches
-        if not LUNCH_FROM <= begin.time() <= LUNCH_TO
-    ]
-    return told + [
+    odd = [begin for begin in lunches if not LUNCH_FROM <= begin.time() <= LUNCH_TO]
+    return [f"Lunch is at {begin:%H:%M}: move or remove it in solutions/routes.toml." for begin in odd] + [
         f"Day {number} ends {day.over_minutes} minutes too late, at {day.entries[-1].end:%H:%M}: leave out a lab or "
         "optional sections, or give it more hours."
         for number, day in enumerate(days, start=1)

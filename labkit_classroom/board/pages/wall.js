@@ -56,7 +56,7 @@ follow("/view/wall", (state) => {
   showGuess(state.guess);
   fill("few", state.people === null ? `Counts are shown once ${state.few} people are in.` : "");
   document.getElementById("today").hidden = !state.today.length;
-  fill("parts", ...state.today.map(({ begin, what }) => element("tr", {}, element("td", {}, begin), element("td", {}, what))));
+  fill("parts", ...state.today.map(({ begin, title }) => element("tr", {}, element("td", {}, begin), element("td", {}, title))));
   fill("labs", ...state.labs.map((one) => lab(one, state.people)).reverse()); // the latest is at the top
   showResults(state.results.filter((result) => result.groups.length), state.held);
 });

@@ -113,7 +113,7 @@ class TestWall:
         ]
         board = Board(tmp_path / "planned.sqlite", plan)
         try:
-            rows = [(part["begin"], part["what"]) for part in board.wall()["today"]]
+            rows = [(part["begin"], part["title"]) for part in board.wall()["today"]]
             assert rows == [("12:00", "Welcome"), ("12:01", "07 · Horovod"), ("12:03", "Break")]
             for _ in range(FEW):
                 board.join()
