@@ -25,6 +25,7 @@ from labkit_classroom.lecture import handed_in
 
 RESULTS = re.compile(r"(?:.+[-_. ])?results-(\d\d)\.json", re.ASCII)
 OWNER = re.compile(r"(?:(.+?)[-_. ]+)?results\b.*")  # a browser adds " (1)" to a second zip's name
+TIME = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d", re.ASCII)  # as labs write it
 NO_NAME = re.compile(r"(^|[;\t])(?=\W)")  # a cell of a spreadsheet, which may take what begins so for a formula
 MAX_DEPTH = 20  # of folders: a name of a few thousand would be too long for the system, and for os.walk
 MAX_LABS, MAX_LETTERS = 100, 100  # of a doctor's report: labs, and checks of each; letters of a name
@@ -198,10 +199,10 @@ def as_csv(collected: Collected) -> str:
     rows.writeheader()
     for lab in map(catalogue.find, collected.labs):
         for student in sorted(collected.students):
-            name = NO_NAME.sub(r"\1'", student)
             points = float(len(collected.passed(student, lab.number)))
-            when = collected.results.get((student, lab.number), {}).get("when")
-            row = {"assignment": lab.name, "timestamp": f"{when}:00" if when else "", "student_id": name}
+            when = collected.results.get((student, lab.number), {}).get("when", "")
+            row = {"assignment": lab.name, "timestamp": f"{when}:00" if TIME.fullmatch(when) else ""}
+            row["student_id"] = NO_NAME.sub(r"\1'", student)
             scores = {"raw_score": points, "score": points, "max_score": float(len(lab.exercises))}
             rows.writerow(row | scores | {"late_submission_penalty": 0.0})
     return out.getvalue()

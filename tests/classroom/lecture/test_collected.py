@@ -143,6 +143,14 @@ def test_no_name_is_a_formula_in_a_spreadsheet(tmp_path, begin):
         assert cell[0] == "'" or cell[0].isalnum()
 
 
+@pytest.mark.parametrize("when", ["=1+1", "2026-12-01 10:00\n=1+1", "2" * 1000])
+def test_what_is_no_time_is_no_timestamp(tmp_path, when):
+    about = {"lab": "07", **ABOUT, "when": when, "exercises": {"1": "passed"}}
+    (tmp_path / "ada-results-07.json").write_text(json.dumps(about))
+    (row,) = csv.DictReader(io.StringIO(collected.as_csv(collected.collect(tmp_path))))
+    assert (row["timestamp"], row["score"]) == ("", "1.0")
+
+
 def test_names_and_verdicts_of_files_do_not_reach_the_terminal_as_commands(tmp_path, monkeypatch, capsys):
     evil = "\x1b[2J\x1b[31m\u202e[red]x[-nothing]\\\\"
     about = {"lab": "07", **ABOUT, "exercises": {evil: "passed"}}
