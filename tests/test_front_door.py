@@ -296,6 +296,21 @@ def test_a_command_adds_the_packages_that_it_needs_and_they_stay(checkout, words
     assert checkout.made().count("packages") == 2
 
 
+def test_while_a_hub_is_up_no_command_changes_its_packages(checkout):
+    assert checkout.run("hub", "up")[0] == 0
+    made, settings = checkout.made(), checkout.folder / ".lab/hub/settings.json"
+    settings.parent.mkdir()
+    settings.touch()
+    code, _, said = checkout.run("lint")
+    assert code == 2
+    assert "./lab hub down first" in said
+    assert (checkout.groups(), checkout.made()) == ({"classroom"}, made)
+    for command in (["hub", "status"], ["start"], ["hub", "down"]):
+        assert checkout.run(*command)[0] == 0
+    settings.unlink()
+    assert checkout.run("lint")[0] == 0
+
+
 def test_the_front_door_knows_every_command_of_each_package():
     """The script runs before any package is there, so it has a list of the commands that need a group."""
     known = {}

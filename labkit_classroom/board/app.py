@@ -165,6 +165,16 @@ class Code(Handler):
         self.set_status(204)
 
 
+class Held(Handler):
+    """The question that the wall shows, for the instructor."""
+
+    def put(self) -> None:
+        """Hold the wall at a question, or let it follow the room again."""
+        self.check_instructor()
+        self.room.store.change(held=self.message(protocol.HELD))
+        self.set_status(204)
+
+
 class View(Handler):
     """The content of a page, which asks for it every two seconds."""
 
@@ -199,6 +209,7 @@ def application(room: Room) -> tornado.web.Application:
             ("/api/seat", OwnSeat, shared),
             ("/api/seat/hand", OwnHand, shared),
             ("/api/code", Code, shared),
+            ("/api/held", Held, shared),
             ("/view/(wall|instructor)", View, shared),
             (r"/([a-z.]*)", Page, shared),
         ],

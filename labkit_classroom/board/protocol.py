@@ -90,6 +90,7 @@ STATE = fastjsonschema.compile(
     )
 )
 HAND = fastjsonschema.compile(_object(lab=_LAB, exercise=_NUMBER))
+HELD = fastjsonschema.compile(_or_null(_object(lab=_LAB, number=_NUMBER)))  # what the instructor's page sends
 # Parts of a state: a seat leaves out what the board would refuse.
 VERDICT, OPENED, GUESS = map(fastjsonschema.compile, (_VERDICT, _OPENED, _GUESS))
 

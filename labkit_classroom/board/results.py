@@ -68,24 +68,27 @@ class Results:
             if (results := _results(answers))
         ]
 
-    def guess(self) -> dict[str, Any] | None:
-        """Return the guesses of the furthest question that `FEW` have guessed; None before.
+    def guess(self, held: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
+        """Return the guesses of the question that is `held` (its lab and number), else the furthest of `FEW` guesses.
 
         Returns
         -------
         dict
-            `lab`, `question`; `given`, the number of guesses; `bars`, each with a `label`, a `count`, and whether the
-            `measured` result is in it; `summary` of the results, empty as long as they may not be shown.
+            `lab`, `number`, `question`; `given`, the number of guesses, 0 for fewer than `FEW`; `bars`, each with a
+            `label`, a `count`, and whether the `measured` result is in it; `summary` of the results, empty as long as
+            they may not be shown. None when there is no such question.
         """
         for question, answers in reversed(self._answers.items()):
             guesses = [answer.guess for answer in answers if answer.guess is not None]
-            if len(guesses) >= FEW:
+            guesses = guesses if len(guesses) >= FEW else []
+            place = {"lab": question.lab, "number": question.number}
+            if place == held if held else guesses:
                 results = _results(answers)
-                return {
-                    "lab": question.lab,
+                bars = _choice_bars if question.choices else _number_bars
+                return place | {
                     "question": question.text,
                     "given": len(guesses),
-                    "bars": (_choice_bars if question.choices else _number_bars)(question, guesses, results),
+                    "bars": bars(question, guesses, results) if guesses else [],
                     "summary": _summary(question, results) if results else "",
                 }
         return None

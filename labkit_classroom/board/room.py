@@ -103,14 +103,17 @@ class Room:
             for lab in self._labs
             if lab.number in counts.begun
         ]
+        titles = {lab.number: lab.title for lab in self._labs}
         return self._now() | {
             "joining": joining | {"are_all_in": self._are_all_in},
             "people": None if few else counts.people,
             "few": FEW,
             "labs": [] if few else labs,
-            "guess": self._results.guess(),
+            "held": settings.get("held"),
+            "guess": self._results.guess(settings.get("held")),
             "results": self._results.measured(),
             "drift": None if few else self._drift(),
+            "today": timetable.today(self._plan, titles, datetime.now()) if few else [],
         }
 
     def instructor(self) -> dict[str, Any]:
@@ -124,15 +127,19 @@ class Room:
             self.store.seats.values(),
             key=lambda seat: (not seat.hand, seat.hand["at"] if seat.hand else 0, not _position(seat), seat.changed),
         )
-        stuck = self._counts.stuck()
         return self._now() | {
             "code": self.store.room["code"],
             "wall_address": self.wall_address(),
             "people": self._counts.people,
             "seats": [self._row(seat) for seat in seats],
-            "stuck": [entry | {"title": self._titles.get((entry["lab"], entry["exercise"]), "")} for entry in stuck],
+            "stuck": [entry | {"at": self._named(entry)} for entry in self._counts.stuck()],
             "drift": self._drift(),
             "make_up": timetable.make_up(self._plan, self._drift(), datetime.now()),
+            "exercises": [
+                f"{lab} · {n} {title}" for (lab, n), title in self._titles.items() if lab in self._counts.begun
+            ],
+            "questions": [{"lab": one.lab, "number": one.number, "question": one.text} for one in self._questions],
+            "held": self.store.room.get("held"),
         }
 
     def _count(self) -> None:
@@ -145,7 +152,8 @@ class Room:
         seats, expected = self.store.seats.values(), self.store.room["people"]
         self._counts, self._results = RoomCounts(seats), Results(self._questions, seats)
         passed = max(self._counts.passed.values(), default=0)
-        self._are_all_in |= 0 < expected <= self._counts.people or passed >= max(FEW, expected / 2)
+        self._are_all_in |= expected > 0 and max(FEW, expected) <= self._counts.people
+        self._are_all_in |= passed >= max(FEW, expected / 2)
         self._counted = self.store.version
 
     def _now(self) -> dict[str, Any]:
@@ -160,12 +168,12 @@ class Room:
         return {
             "seat": seat.name,
             "number": seat.id,
-            "hand_at": self._named(seat.hand) if seat.hand else "",
+            "hand_at": f"{seat.hand['lab']} · {seat.hand['exercise']}" if seat.hand else "",
             "hand_up": _minutes_since(seat.hand["at"]) if seat.hand else None,
             "at": self._named(at) if at else "",
             "verdict": at["verdict"] if at else "",
             "hint": at["hint"] if at else 0,
-            "passed": sum(entry["verdict"] == PASSED for entry in _exercises(seat).values()),
+            "passed": [self._named(entry) for entry in _exercises(seat).values() if entry["verdict"] == PASSED],
             "unchanged": _minutes_since(seat.changed),
             "silent": silent if silent >= SILENT_MIN else None,
             "lacks": _lacks(seat.state["doctor"] or []),

@@ -52,7 +52,8 @@ class Store:
     ----------
     room : dict
         The `code` and the number of `codes` so far, the `instructor`'s token, the time when it was `opened`, its
-        `plan`, the number of `people` expected, and of those who have `joined` so far. Change it with `change`.
+        `plan`, the number of `people` expected, and of those who have `joined` so far; once the instructor has chosen
+        one, the question at which the wall is `held`. Change it with `change`.
     seats : dict
         All seats by number.
     version : int

@@ -1,5 +1,6 @@
 """A room's timetable: what is planned for now, how far behind the room is, and what it may skip."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
@@ -55,8 +56,9 @@ def drift(plan: Plan, passed: Passed, people: int, now: datetime) -> int | None:
     """Return the minutes by which the room is behind its plan, negative when ahead; None if that is not known.
 
     The room is as far behind as the end of the first section after the last one that half of the seats have passed.
+    Only minutes of the plan count, not the night; when the plan is over, nothing is known any more.
     """
-    if not plan or not people:
+    if not plan or not people or now >= plan[-1].end:
         return None
     through = [
         place
@@ -66,20 +68,34 @@ def drift(plan: Plan, passed: Passed, people: int, now: datetime) -> int | None:
     following = max(through, default=-1) + 1
     ahead = [section for section in plan[following:] if section.exercises]
     if following and now < plan[following - 1].end:
-        return -_minutes(plan[following - 1].end - now)
-    return max(0, _minutes(now - ahead[0].end)) if ahead else 0
+        return -_planned_minutes(plan, now, plan[following - 1].end)
+    return _planned_minutes(plan, ahead[0].end, now) if ahead else 0
 
 
-def _minutes(span: timedelta) -> int:
-    return int(span.total_seconds() // 60)
+def _planned_minutes(plan: Plan, begin: datetime, end: datetime) -> int:
+    spans = (min(part.end, end) - max(part.begin, begin) for part in plan)
+    return int(sum((span for span in spans if span > timedelta()), timedelta()).total_seconds() // 60)
 
 
 def make_up(plan: Plan, late: int | None, now: datetime) -> str:
-    """Return the optional sections left today, longest first, if the room is late; empty if it is not."""
+    """Return the next optional sections today that make up for the delay, if the room is late; empty if it is not.
+
+    A section that was planned for a moment ago is still ahead of a room that is late.
+    """
     if late is None or late < LATE_MIN:
         return ""
-    optional = [part for part in plan if not part.core and part.begin >= now and part.begin.date() == now.date()]
+    reached = now - timedelta(minutes=late)
+    optional = [part for part in plan if not part.core and part.begin >= reached and part.begin.date() == now.date()]
     if not optional:
         return f"{late} minutes late, and no optional section is left today"
-    longest = sorted(optional, key=lambda part: -part.minutes)
-    return f"{late} minutes late. Optional: " + ", ".join(f"{part.title} ({part.minutes:.0f} min)" for part in longest)
+    before = itertools.accumulate((part.minutes for part in optional), initial=0.0)
+    skipped = [part for part, saved in zip(optional, before, strict=False) if saved < late]
+    return f"{late} minutes late. Skip next: " + ", ".join(f"{part.title} ({part.minutes:.0f} min)" for part in skipped)
+
+
+def today(plan: Plan, titles: Mapping[str, str], now: datetime) -> list[dict[str, str]]:
+    """Return when each lab, talk and break of the day begins that is not over yet, and its title."""
+    day = [part for part in plan if part.begin.date() == now.date()]
+    runs = itertools.groupby(day, key=lambda part: titles.get(part.lab, part.title))
+    parts = [(title, list(run)) for title, run in runs]
+    return [{"begin": f"{run[0].begin:%H:%M}", "title": title} for title, run in parts if run[-1].end > now]

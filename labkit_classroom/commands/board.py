@@ -31,7 +31,7 @@ def room_open(
     key: Annotated[Path | None, typer.Option(help="and its key")] = None,
     new_code: Annotated[bool, typer.Option("--new-code", help="give it a new code; who has a seat keeps it")] = False,
     people: Annotated[
-        int | None, typer.Option(help="how many come: so long the wall shows large how to join", min=1)
+        int | None, typer.Option(help="expected number: until then the wall shows in large how to join", min=1)
     ] = None,
 ) -> None:
     """Open the board and serve it until Ctrl-C. Opened again, it goes on with all it had.

@@ -3,10 +3,12 @@
 import os
 import resource
 import sys
+from functools import partialmethod
 from pathlib import Path
 
 from jupyterhub.spawner import LocalProcessSpawner, SimpleLocalProcessSpawner
 from systemdspawner import SystemdSpawner
+from tornado.httpserver import HTTPServer
 
 from labkit.exercises import catalogue
 from labkit.system.addresses import in_url
@@ -20,7 +22,8 @@ assert hub
 token = (folder / settings.TOKEN).read_text(encoding="utf-8")
 
 START_TIMEOUT_S = 300
-MAX_LOGIN_BYTES = 1 << 16
+MAX_BODY_BYTES = 1 << 16  # of a request to JupyterHub itself: the largest is the login form
+SLOW_CLIENT_S = 120.0  # for a request to arrive; Traefik closes unused connections after 90 s
 MAX_TASKS = max(2048, 64 * (os.cpu_count() or 1))  # per student: TensorFlow makes threads for each CPU in each rank
 MAX_OPEN_FILES = 1 << 16
 
@@ -31,6 +34,14 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (min(MAX_OPEN_FILES, hard_limit), har
 if hub.cpus:
     os.sched_setaffinity(0, hub.cpus)
 
+# Every account of this machine can connect to JupyterHub's port, and by default a request may take 100 MB of memory.
+HTTPServer.initialize = partialmethod(  # type: ignore[assignment]  # JupyterHub passes no such options
+    HTTPServer.initialize,
+    max_body_size=MAX_BODY_BYTES,
+    body_timeout=SLOW_CLIENT_S,
+    idle_connection_timeout=SLOW_CLIENT_S,
+)
+
 # JupyterHub listens on loopback, and Traefik on the address that students open.
 c.JupyterHub.bind_url = f"http{'s' if hub.cert else ''}://{in_url(hub.address)}:{hub.port}"
 c.JupyterHub.ssl_cert, c.JupyterHub.ssl_key = hub.cert, hub.key
@@ -39,22 +50,6 @@ c.JupyterHub.proxy_class = "traefik_file"
 c.TraefikProxy.traefik_api_url = f"http://127.0.0.1:{hub.api_port}"
 c.TraefikProxy.traefik_api_password = token
 c.TraefikProxy.extra_static_config = {"global": {"checkNewVersion": False, "sendAnonymousUsage": False}}
-# Bodies of the one form that strangers can send are bounded. Elsewhere this middleware would also hold back answers,
-# such as the progress of a starting server.
-c.TraefikProxy.extra_dynamic_config = {
-    "http": {
-        "middlewares": {"login-limit": {"buffering": {"maxRequestBodyBytes": MAX_LOGIN_BYTES}}},
-        "services": {"login": {"loadBalancer": {"servers": [{"url": hub.hub_url}]}}},
-        "routers": {
-            "login": {
-                "rule": "Path(`/hub/login`)",
-                "entryPoints": ["https" if hub.cert else "http"],
-                "middlewares": ["login-limit"],
-                "service": "login",
-            }
-        },
-    }
-}
 
 # Seats log in with the codes on their cards.
 c.JupyterHub.authenticator_class = SeatAuthenticator

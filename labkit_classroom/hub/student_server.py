@@ -13,6 +13,8 @@ from labkit.system import kernels
 from labkit.system.errors import LabError
 from labkit_classroom.hub.settings import CHECK_SEAT, LABS_VARIABLE
 
+LOGOUT_S = 15  # seconds until a server notices that its student has logged out
+
 
 def main() -> None:
     """Update the copies of the labs, and become the server."""
@@ -30,7 +32,8 @@ def main() -> None:
         os.chdir(folder)
     except (LabError, OSError) as error:  # such as a full disk
         raise SystemExit(f"lab: {error}") from error
-    server = [sys.executable, "-m", "jupyterhub.singleuser", f"--KernelManager.transport={kernels.TRANSPORT}"]
+    options = [f"--KernelManager.transport={kernels.TRANSPORT}", f"--HubOAuth.cache_max_age={LOGOUT_S}"]
+    server = [sys.executable, "-m", "jupyterhub.singleuser", *options]
     os.execv(sys.executable, [*server, *(["--allow-root"] if os.geteuid() == 0 else []), *sys.argv[1:]])
 
 

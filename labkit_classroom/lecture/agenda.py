@@ -19,6 +19,7 @@ MIN_WORK_MIN = 30  # minutes of work after which a break comes before the next l
 BREAK = Part("Break", minutes=15, is_break=True)
 LUNCH = Part("Lunch", minutes=60, is_break=True)
 LUNCH_FROM = time(11, 45)  # the first break from then on is lunch, on a day of some length
+LUNCH_TO = time(14)
 LUNCH_DAY = timedelta(hours=6)
 Waits = Mapping[str, Mapping[str, float]]  # minutes that each section of a lab waited, by lab
 
@@ -200,8 +201,10 @@ def _lasts(parts: Sequence[Part]) -> int:
 
 
 def advice(days: Sequence[Day]) -> list[str]:
-    """Return a sentence for each day that doesn't fit: by how much."""
-    return [
+    """Return a sentence for each day that doesn't fit, by how much, and for each lunch at an odd time."""
+    lunches = (entry.begin for day in days for entry in day.entries if entry.part.title == LUNCH.title)
+    odd = [begin for begin in lunches if not LUNCH_FROM <= begin.time() <= LUNCH_TO]
+    return [f"Lunch is at {begin:%H:%M}: move or remove it in solutions/routes.toml." for begin in odd] + [
         f"Day {number} ends {day.over_minutes} minutes too late, at {day.entries[-1].end:%H:%M}: leave out a lab or "
         "optional sections, or give it more hours."
         for number, day in enumerate(days, start=1)

@@ -25,6 +25,10 @@ from labkit_classroom.lecture import handed_in
 
 RESULTS = re.compile(r"(?:.+[-_. ])?results-(\d\d)\.json", re.ASCII)
 OWNER = re.compile(r"(?:(.+?)[-_. ]+)?results\b.*")  # a browser adds " (1)" to a second zip's name
+TIME = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d", re.ASCII)  # as labs write it
+NO_NAME = re.compile(r"(^|[;\t])(?=\W)")  # a cell of a spreadsheet, which may take what begins so for a formula
+MAX_DEPTH = 20  # of folders: a name of a few thousand would be too long for the system, and for os.walk
+MAX_LABS, MAX_LETTERS = 100, 100  # of a doctor's report: labs, and checks of each; letters of a name
 # The columns of nbgrader's own export: `CsvExportPlugin` of nbgrader 0.9.6.
 COLUMNS = (
     *("assignment", "duedate", "timestamp", "student_id", "last_name", "first_name", "email"),
@@ -86,8 +90,9 @@ def collect(folder: Path) -> Collected:
 def _files(folder: Path) -> Iterator[Path]:
     """Yield the JSON files and zips below a folder, except for hidden ones, and those that labs leave in `work/`."""
     for place, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        in_work = WORK.name in Path(place).relative_to(folder).parts
+        parents = Path(place).relative_to(folder).parts
+        folders[:] = sorted(name for name in folders if len(parents) < MAX_DEPTH and not name.startswith("."))
+        in_work = WORK.name in parents
         for name in sorted(names):
             if RESULTS.fullmatch(name) or (name.endswith((".json", ".zip")) and not in_work and name[0] != "."):
                 yield Path(place, name)
@@ -137,11 +142,12 @@ def _add(collected: Collected, student: str, name: str, text: bytes) -> bool:
 def _is_doctors(content: Any) -> bool:
     """Whether it is what `lab doctor --json` prints, as far as it is read here."""
     try:
-        return all(
-            isinstance(one["lab"], str)
-            and one["status"] in ("ok", "warn", "fail")
-            and all(isinstance(name, str) for name in one["because"])
-            for one in content["labs"]
+        labs = content["labs"]
+        return len(labs) <= MAX_LABS and all(
+            one["status"] in ("ok", "warn", "fail")
+            and len(one["because"]) <= MAX_LABS
+            and all(isinstance(name, str) and len(name) <= MAX_LETTERS for name in (one["lab"], *one["because"]))
+            for one in labs
         )
     except (TypeError, KeyError):
         return False
@@ -173,9 +179,11 @@ def _progress(collected: Collected) -> Table:
 
 def _machines(collected: Collected) -> Table:
     table = Table("lab", "can run it", "cannot, and why", title="Machines", title_justify="left")
-    verdicts = [(student, one) for student, found in sorted(collected.machines.items()) for one in found]
-    for lab in sorted({verdict["lab"] for _, verdict in verdicts}):
-        of_lab = [(student, verdict) for student, verdict in verdicts if verdict["lab"] == lab]
+    verdicts: dict[str, list[tuple[str, dict[str, Any]]]] = {}
+    for student, found in sorted(collected.machines.items()):
+        for one in found:
+            verdicts.setdefault(one["lab"], []).append((student, one))
+    for lab, of_lab in sorted(verdicts.items()):
         failed = [f"{name} ({', '.join(one['because'])})" for name, one in of_lab if one["status"] == "fail"]
         table.add_row(Text(lab), f"{len(of_lab) - len(failed)} of {len(of_lab)}", Text("; ".join(failed)))
     return table
@@ -192,8 +200,9 @@ def as_csv(collected: Collected) -> str:
     for lab in map(catalogue.find, collected.labs):
         for student in sorted(collected.students):
             points = float(len(collected.passed(student, lab.number)))
-            when = collected.results.get((student, lab.number), {}).get("when")
-            row = {"assignment": lab.name, "timestamp": f"{when}:00" if when else "", "student_id": student}
+            when = collected.results.get((student, lab.number), {}).get("when", "")
+            row = {"assignment": lab.name, "timestamp": f"{when}:00" if TIME.fullmatch(when) else ""}
+            row["student_id"] = NO_NAME.sub(r"\1'", student)
             scores = {"raw_score": points, "score": points, "max_score": float(len(lab.exercises))}
             rows.writerow(row | scores | {"late_submission_penalty": 0.0})
     return out.getvalue()

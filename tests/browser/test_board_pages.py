@@ -54,7 +54,7 @@ class TestAStudentsDay:
         wall, instructor = visit(), visit()
         wall.page.goto(room.url)
         instructor.page.goto(f"{room.url}/instructor#{room.instructor}")
-        expect(wall.page.get_by_text("Counts are shown from 5 people on")).to_be_visible()
+        expect(wall.page.get_by_text("Counts are shown once 5 people are in")).to_be_visible()
         expect(wall.page.locator(".bar")).to_have_count(0)
 
         folder.mkdir()
@@ -74,7 +74,7 @@ class TestAStudentsDay:
         assert "B4" not in wall.text()
 
         student_side.hand(folder=folder)
-        expect(row).to_contain_text("hand up 0 min: 06 · 3", timeout=SOON_MS)
+        expect(row.get_by_text("hand up 0 min", exact=True)).to_be_visible(timeout=SOON_MS)  # at the place next to it
         expect(instructor.page.get_by_role("row").nth(1)).to_contain_text("B4")
         student_side.hand(folder=folder)
         expect(row).not_to_contain_text("hand up", timeout=SOON_MS)
@@ -215,12 +215,50 @@ class TestTrust:
 
         instructor.page.get_by_role("button", name="New code").click()
         expect(wall.page.locator("#told")).to_contain_text("./lab room status", timeout=SOON_MS)
-        expect(wall.page.locator("#code")).to_have_text("")
+        expect(wall.page.locator("#code")).to_have_text("CODE")
         address = instructor.page.locator("#wall")
         expect(address).to_have_text(f"{board.url}/#{board.store.room['code']}", timeout=SOON_MS)
         wall.page.goto(address.text_content())  # the same page, with another code after #
         expect(wall.page.locator("#code")).to_have_text(board.store.room["code"], timeout=SOON_MS)
         assert instructor.problems == []
+
+
+class TestTheInstructor:
+    def test_a_click_on_what_the_room_is_stuck_at_shows_who_has_not_passed_it(self, board, visit):
+        board.join("Ada").put(exercises=[at(1), at(2)])
+        board.join("Bob").put(exercises=[at(1), at(2, "not yet")])
+        eve = board.join("Eve")
+        page = visit().page
+        page.goto(f"{board.url}/instructor#{board.instructor}")
+        seats = page.locator("#seats tr:visible th")
+        expect(seats).to_have_count(3)
+        page.get_by_role("button", name="07 · 2 A rate").click()
+        expect(page.get_by_label("Show")).to_have_value("07 · 2 A rate")
+        expect(page.get_by_text("2 of 3 have not passed it.")).to_be_visible()
+        assert set(seats.all_inner_texts()) == {"Bob", "Eve"}
+        eve.put(exercises=[at(2)])
+        expect(seats).to_have_text(["Bob"], timeout=SOON_MS)
+        page.get_by_label("Show").select_option("07 · 3 The script")
+        expect(seats).to_have_count(3)
+        page.get_by_label("Show").select_option("all seats")
+        expect(page.locator("#missing")).to_have_text("")
+
+    def test_the_wall_is_held_at_a_question_and_let_go(self, board, visit):
+        for _ in range(FEW):
+            board.join().put(guesses=[guessed(2, 2.5), guessed("memory", lab="07")])
+        instructor, wall = visit(), visit()
+        wall.page.goto(f"{board.url}/#{board.code}")
+        question = wall.page.locator("#question")
+        expect(question).to_have_text("Lab 07, your guess: what limits it")
+        instructor.page.goto(f"{board.url}/instructor#{board.instructor}")
+        hold = instructor.page.get_by_label("Guesses and results of")
+        hold.select_option("03 · oneDNN against Eigen")
+        expect(question).to_have_text("Lab 03, your guess: oneDNN against Eigen", timeout=SOON_MS)
+        instructor.page.reload()
+        expect(hold).to_have_value(re.compile('"03"'), timeout=SOON_MS)
+        hold.select_option("the latest that five have guessed")
+        expect(question).to_have_text("Lab 07, your guess: what limits it", timeout=SOON_MS)
+        assert wall.problems == instructor.problems == []
 
 
 FRAMING = """<!doctype html><iframe src="%s/instructor"></iframe><p id="told"></p>
@@ -261,7 +299,8 @@ class TestTheWall:
         visitor.page.goto(f"{board.url}/#{board.code}")
         poster, code = visitor.page.locator("#poster"), visitor.page.locator("#code")
         expect(code).to_have_text(board.code)
-        expect(visitor.page.locator("#command")).to_have_text(f"./lab join {board.url} {board.code}")
+        expect(visitor.page.locator("#poster code")).to_have_text(f"./lab join {board.url} {board.code}")
+        expect(poster.get_by_text(board.code)).to_have_count(1)
         expect(visitor.page.get_by_role("img", name="QR code")).to_be_visible()
         large = poster.bounding_box()
         assert code.bounding_box()["height"] > 3 * visitor.page.locator("#command").bounding_box()["height"]
@@ -277,7 +316,7 @@ class TestTheWall:
     def test_without_the_code_it_shows_the_address_alone(self, board, visit, end):
         visitor = visit()
         visitor.page.goto(f"{board.url}/{end}")
-        expect(visitor.page.locator("#command")).to_have_text(f"./lab join {board.url} CODE")
+        expect(visitor.page.locator("#poster code")).to_have_text(f"./lab join {board.url} CODE")
         expect(visitor.page.locator("#told")).to_contain_text("code")
         assert board.code not in visitor.page.content()
         assert not [problem for problem in visitor.problems if "403" not in problem]

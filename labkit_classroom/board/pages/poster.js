@@ -4,8 +4,7 @@ import { element, fill } from "/board.js";
 let shown = ""; // the code in this page's address, and how many codes the room has had, of what is shown
 
 function show(code, told, ...picture) {
-  document.getElementById("code-line").hidden = !code;
-  fill("code", code);
+  fill("code", code || "CODE");
   fill("told", told);
   fill("qr", ...picture);
 }
@@ -34,6 +33,6 @@ export async function showPoster(joining, people) {
   const poster = document.getElementById("poster");
   poster.hidden = false;
   poster.className = joining.are_all_in ? "small" : "";
-  fill("command", joining.command, " ", document.getElementById("code").textContent || element("i", {}, "CODE"));
+  fill("command", joining.command);
   fill("expected", joining.expected && people !== null && !joining.are_all_in ? `${people} of ${joining.expected} are in.` : "");
 }

@@ -14,7 +14,7 @@ const UNITS = { "×": "times (×)", "%": "per cent (%)" }; // at the axis, if no
 const LEVEL = { "×": 1, "%": 100 }; // where nothing is gained or lost
 const FAR = 9; // times the span of nine of ten machines: a value further out is not drawn
 
-let [choices, chosen, sent] = [new Map(), "", ""];
+let [choices, chosen, sent, held] = [new Map(), "", "", ""];
 
 function svg(name, properties, text = "") {
   const made = document.createElementNS(SPACE, name);
@@ -117,16 +117,19 @@ function draw() {
   }));
 }
 
-/** Show results; whoever looks at the page chooses the question, the room's latest by default. */
-export function showResults(results) {
-  const now = JSON.stringify(results);
+/** Show results of the question that is chosen at the page, by default the one that is held, or the room's latest. */
+export function showResults(results, place) {
+  const now = JSON.stringify([results, place]);
   if (now === sent) return;
   const latest = [...choices.keys()].at(-1);
   sent = now;
   choices = new Map(results.map((result) => [`${result.lab} ${result.number}`, result]));
   document.getElementById("results").hidden = !choices.size;
   if (!choices.size) return;
-  if (!choices.has(chosen) || chosen === latest) chosen = [...choices.keys()].at(-1);
+  const before = held;
+  held = place ? `${place.lab} ${place.number}` : "";
+  if (!choices.has(chosen) || [latest, before].includes(chosen) || held !== before)
+    chosen = choices.has(held) ? held : [...choices.keys()].at(-1);
   fill("choice", ...[...choices].map(([key, { lab, question }]) => element("option", { value: key }, `${lab} · ${question}`)));
   document.getElementById("choice").value = chosen;
   draw();

@@ -43,7 +43,8 @@ function showGuess(guess) {
       element("span", {}, bar.measured ? `${bar.count} ◀ measured` : bar.count),
     );
   }));
-  fill("measured", guess.summary ? `Measured: ${guess.summary}.` : `${guess.given} guesses. Not measured yet.`);
+  const given = guess.given ? `${guess.given} guesses. Not measured yet.` : "Guesses are shown once five people have guessed.";
+  fill("measured", guess.summary ? `Measured: ${guess.summary}.` : given);
 }
 
 follow("/view/wall", (state) => {
@@ -53,7 +54,9 @@ follow("/view/wall", (state) => {
   fill("facts", ...facts);
   showPoster(state.joining, state.people);
   showGuess(state.guess);
-  fill("few", state.people === null ? `Counts are shown from ${state.few} people on.` : "");
+  fill("few", state.people === null ? `Counts are shown once ${state.few} people are in.` : "");
+  document.getElementById("today").hidden = !state.today.length;
+  fill("parts", ...state.today.map(({ begin, title }) => element("tr", {}, element("td", {}, begin), element("td", {}, title))));
   fill("labs", ...state.labs.map((one) => lab(one, state.people)).reverse()); // the latest is at the top
-  showResults(state.results.filter((result) => result.groups.length));
+  showResults(state.results.filter((result) => result.groups.length), state.held);
 });

@@ -5,6 +5,7 @@ import re
 import stat
 import time
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 
 import pytest
 import requests
@@ -12,6 +13,7 @@ from room_board import EMPTY, HEADERS, LAPTOP, Board, at, guessed
 
 from labkit_classroom.board import app, protocol, room
 from labkit_classroom.board.protocol import FEW
+from labkit_classroom.board.timetable import Planned
 
 
 class TestSeats:
@@ -21,8 +23,9 @@ class TestSeats:
         assert board.join("B4").put(**state).status_code == 204
         (row,) = board.shown()["seats"]
         assert (row["seat"], row["at"], row["verdict"]) == ("B4", "07 · 2 A rate", "not yet")
-        assert (row["hint"], row["passed"], row["lacks"]) == (2, 1, "07 Horovod (compiler)")
-        assert board.shown()["stuck"] == [{"lab": "07", "exercise": 2, "title": "A rate", "seats": 1, "hint": 2}]
+        assert (row["hint"], row["passed"], row["lacks"]) == (2, ["07 · 1 Shards"], "07 Horovod (compiler)")
+        assert board.shown()["stuck"] == [{"lab": "07", "exercise": 2, "at": "07 · 2 A rate", "seats": 1, "hint": 2}]
+        assert board.shown()["exercises"] == ["07 · 1 Shards", "07 · 2 A rate", "07 · 3 The script"]
 
     def test_a_seat_is_in_the_lab_that_it_has_opened(self, board):
         seat = board.join("B4")
@@ -77,7 +80,7 @@ class TestHands:
         for number in (1, 0, 2):
             assert seats[number].hand() == "up"
         assert [row["seat"] for row in board.shown()["seats"]] == ["B", "A", "C", "D"]
-        assert board.shown()["seats"][0]["hand_at"] == "07 · 2 A rate"
+        assert board.shown()["seats"][0]["hand_at"] == "07 · 2"
         assert seats[1].hand() == "down"
         assert seats[1].hand() == "up"
         assert [row["seat"] for row in board.shown()["seats"]] == ["A", "C", "B", "D"]
@@ -101,6 +104,44 @@ class TestWall:
         assert wall["labs"] == [{"lab": "07", "title": "07 · Horovod", "exercises": exercises, "passed": [5, 0, 4]}]
         assert "Person" not in json.dumps(wall)
 
+    def test_before_five_are_in_it_shows_the_rest_of_the_day(self, tmp_path):
+        noon = datetime.now().replace(hour=12)
+        parts = (("Welcome", ""), ("Lab 07 · 1 Shards", "07"), ("Lab 07 · 2 A rate", "07"), ("Break", ""))
+        plan = [
+            Planned(title, noon.replace(minute=start), noon.replace(hour=23, minute=start + 1), lab)
+            for start, (title, lab) in enumerate(parts)
+        ]
+        board = Board(tmp_path / "planned.sqlite", plan)
+        try:
+            rows = [(part["begin"], part["title"]) for part in board.wall()["today"]]
+            assert rows == [("12:00", "Welcome"), ("12:01", "07 · Horovod"), ("12:03", "Break")]
+            for _ in range(FEW):
+                board.join()
+            assert board.wall()["today"] == []
+        finally:
+            board.stop()
+
+    def test_the_instructor_holds_it_at_a_question(self, board):
+        def hold(question: object) -> int:
+            headers = board.authorized | HEADERS
+            return requests.put(f"{board.url}/api/held", json.dumps(question), headers=headers, timeout=5).status_code
+
+        for _ in range(FEW):
+            board.join().put(guesses=[guessed("memory", lab="07")])
+        assert board.wall()["guess"]["question"] == "what limits it"
+        first = {"lab": "03", "number": 1}
+        assert hold(first) == 204
+        shown = board.wall()["guess"]
+        assert (shown["question"], shown["given"], shown["bars"]) == ("oneDNN against Eigen", 0, [])
+        assert board.shown()["held"] == board.wall()["held"] == first
+        assert hold("07") == hold({"lab": "07"}) == 400
+        assert requests.put(f"{board.url}/api/held", "null", headers=HEADERS, timeout=5).status_code == 403
+        board.stop()
+        board.start()
+        assert board.shown()["held"] == first
+        assert hold(None) == 204
+        assert board.wall()["guess"]["question"] == "what limits it"
+
     def test_it_says_where_to_join_and_not_the_code(self, board):
         assert board.wall()["joining"]["command"] == f"./lab join {board.url}"
         for path in ("/", "/view/wall", "/poster.js"):
@@ -121,7 +162,7 @@ class TestWall:
         assert ask(code).status_code == 200
         assert board.shown()["wall_address"] == f"{board.url}/#{code}"
 
-    @pytest.mark.parametrize(("expected", "in_after"), [(0, 5), (4, 4), (11, 6)])
+    @pytest.mark.parametrize(("expected", "in_after"), [(0, 5), (1, 5), (4, 5), (5, 5), (11, 6)])
     def test_joining_is_large_until_all_are_in_or_half_have_passed_an_exercise(self, tmp_path, expected, in_after):
         board = Board(tmp_path / "board.sqlite", people=expected)
         try:

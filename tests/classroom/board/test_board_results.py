@@ -72,6 +72,15 @@ class TestGuess:
         assert room(*few, (None, 3)).guess() is None, "a result is not a guess"
         assert room(*few, (3, None)).guess()["given"] == FEW
 
+    def test_a_question_that_is_held_is_shown_whoever_has_guessed(self):
+        later = Question("03", 2, "later", "×")
+        held = {"lab": "03", "number": 2}
+        found = room(*[(2, None)] * FEW, questions=(NUMBER, later))
+        assert (found.guess()["number"], found.guess(held)["number"], found.guess(held)["given"]) == (1, 2, 0)
+        few = [(number, None) for number in range(FEW - 1)]
+        assert room(*few).guess({"lab": "03", "number": 1})["bars"] == []
+        assert found.guess({"lab": "99", "number": 1}) is None
+
     def test_results_are_shown_when_half_of_those_who_guessed_have_measured(self):
         answers = [(2, 7.5)] * 5 + [(3, None)] * 6
         before = room(*answers)

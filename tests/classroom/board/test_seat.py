@@ -362,12 +362,12 @@ class TestHand:
     def test_it_goes_up_and_down_at_the_exercise_that_was_checked_last(self, board, folder, capsys):
         joined(board, folder)
         capsys.readouterr()
-        for hand_at, told in (("07 · 2 A rate", "Your hand is up, at lab 07, exercise 2"), ("", "Your hand is down")):
+        for hand_at, told in (("07 · 2", "Your hand is up, at lab 07, exercise 2"), ("", "Your hand is down")):
             student_side.hand(folder=folder)
             assert told in capsys.readouterr().out
             assert board.shown()["seats"][0]["hand_at"] == hand_at
         student_side.hand("03", 1, folder=folder)
-        assert board.shown()["seats"][0]["hand_at"] == "03 · 1 One run"
+        assert board.shown()["seats"][0]["hand_at"] == "03 · 1"
 
     def test_without_a_board_it_is_one_line(self, board, folder):
         joined(board, folder)

@@ -97,13 +97,14 @@ class TestMakeUp:
         for late in (None, -9, 0, timetable.LATE_MIN - 1):
             assert timetable.make_up(PLAN, late, clock(40)) == ""
 
-    def test_optional_sections_left_today_may_be_skipped_the_longest_first(self):
+    def test_the_next_optional_sections_today_that_make_up_for_it_may_be_skipped(self):
         tomorrow = (*PLAN, section(0, 30, "09", "1", day=1, core=False))
-        assert timetable.make_up(tomorrow, 6, clock(40)) == (
-            "6 minutes late. Optional: Lab 07 · 3 Title (8 min), Lab 07 · 2 Title (6 min)"
-        )
-        assert timetable.make_up(tomorrow, 6, clock(62)) == "6 minutes late. Optional: Lab 07 · 3 Title (8 min)"
-        assert "no optional section is left today" in timetable.make_up(tomorrow, 20, clock(70))
+        both = "Skip next: Lab 07 · 2 Title (6 min), Lab 07 · 3 Title (8 min)"
+        assert timetable.make_up(tomorrow, 6, clock(40)) == "6 minutes late. Skip next: Lab 07 · 2 Title (6 min)"
+        assert timetable.make_up(tomorrow, 7, clock(40)) == f"7 minutes late. {both}"
+        assert timetable.make_up(tomorrow, 40, clock(40)) == f"40 minutes late. {both}"
+        assert timetable.make_up(tomorrow, 6, clock(70)).endswith("Skip next: Lab 07 · 3 Title (8 min)"), "still ahead"
+        assert "no optional section is left today" in timetable.make_up(tomorrow, 5, clock(75))
 
     def test_drift_is_known_from_what_half_have_passed(self):
         passed = Counter({("02", 1): 3})
@@ -111,6 +112,15 @@ class TestMakeUp:
         assert timetable.drift(PLAN, passed, 6, clock(75)) == 15
         assert timetable.drift(PLAN, passed, 7, clock(35)) == 10
         assert timetable.drift((), passed, 6, clock(75)) is None
+
+    def test_the_evening_and_the_night_make_nobody_late(self):
+        passed = Counter({("02", 1): 6})
+        assert timetable.drift(PLAN, passed, 6, clock(85)) == 25
+        assert timetable.drift(PLAN, passed, 6, clock(86)) is timetable.drift(PLAN, passed, 6, clock(600)) is None
+        two_days = (*PLAN, section(0, 30, "09", "1", 1, day=1), section(30, 30, "09", "2", 2, day=1))
+        assert [timetable.drift(two_days, passed, 6, now) for now in (clock(600), clock(0, 1))] == [26, 26]
+        ahead = Counter({("02", 1): 6, ("07", 1): 6, ("07", 2): 6, ("07", 3): 6, ("09", 1): 6})
+        assert timetable.drift(two_days, ahead, 6, clock(80)) == -36
 
 
 def seats(count: int, **minutes: float | None) -> list[Seat]:

@@ -157,6 +157,12 @@ def test_a_day_that_is_too_long_says_by_how_much():
     assert agenda.advice(days(SHORT, LONG, hours=1.2)) == []
 
 
+@pytest.mark.parametrize(("start", "said"), [("9:00", 0), ("13:00", 1), ("6:00", 1)])
+def test_a_lunch_that_moves_away_from_noon_is_told(start, said):
+    (day,) = agenda.schedule(routes.find("day"), agenda.clock(start), agenda.calendar_day(None), {})
+    assert sum(sentence.startswith("Lunch is at ") for sentence in agenda.advice([day])) == said
+
+
 def test_the_source_of_the_waiting_is_told():
     both = route(SHORT, LONG)
     assert agenda.basis(both, {"00": {}, "07": {}}) == "All waiting was measured on this machine."

@@ -107,6 +107,50 @@ def test_of_a_zip_only_what_a_student_hands_in_is_read_and_not_too_much_of_it(tm
     assert sorted(tmp_path.rglob("*")) == before
 
 
+@pytest.mark.parametrize(
+    "labs",
+    [
+        [{"lab": f"{number:06}", "status": "fail", "because": ["x"]} for number in range(collected.MAX_LABS + 1)],
+        [{"lab": "07", "status": "fail", "because": ["x"] * (collected.MAX_LABS + 1)}],
+        [{"lab": "x" * (collected.MAX_LETTERS + 1), "status": "fail", "because": []}],
+    ],
+    ids=["labs", "checks", "a name"],
+)
+def test_a_doctors_report_that_is_longer_than_any_is_not_read(tmp_path, labs):
+    results(tmp_path / "ada" / "results-07.json", "07", e1="passed")
+    make_zip(tmp_path / "eve-results.zip", **{"doctor.json": json.dumps({"ok": True, "labs": labs})})
+    assert "Not read: eve-results.zip, doctor.json" in shown(tmp_path)
+
+
+def test_folders_without_end_are_not_followed(tmp_path):
+    results(tmp_path / "ada" / "results-07.json", "07", e1="passed")
+    before = Path.cwd()
+    os.chdir(tmp_path)
+    try:
+        for _ in range(2000):  # as many levels as no path can name, and deeper than Python's recursion
+            Path("d").mkdir()
+            os.chdir("d")
+    finally:
+        os.chdir(before)
+    assert lines_of(shown(tmp_path))["ada"] == ["1"]
+
+
+@pytest.mark.parametrize("begin", ["=", "+", "-", "@", "\t=", "\u00a0=", "\u200b=", "\ufeff=", "x;=", "x;\u00a0="])
+def test_no_name_is_a_formula_in_a_spreadsheet(tmp_path, begin):
+    results(tmp_path / f"{begin}1+1-results-07.json", "07", e1="passed")
+    (row,) = csv.DictReader(io.StringIO(collected.as_csv(collected.collect(tmp_path))))
+    for cell in row["student_id"].split(";"):
+        assert cell[0] == "'" or cell[0].isalnum()
+
+
+@pytest.mark.parametrize("when", ["=1+1", "2026-12-01 10:00\n=1+1", "2" * 1000])
+def test_what_is_no_time_is_no_timestamp(tmp_path, when):
+    about = {"lab": "07", **ABOUT, "when": when, "exercises": {"1": "passed"}}
+    (tmp_path / "ada-results-07.json").write_text(json.dumps(about))
+    (row,) = csv.DictReader(io.StringIO(collected.as_csv(collected.collect(tmp_path))))
+    assert (row["timestamp"], row["score"]) == ("", "1.0")
+
+
 def test_names_and_verdicts_of_files_do_not_reach_the_terminal_as_commands(tmp_path, monkeypatch, capsys):
     evil = "\x1b[2J\x1b[31m\u202e[red]x[-nothing]\\\\"
     about = {"lab": "07", **ABOUT, "exercises": {evil: "passed"}}
