@@ -3,6 +3,7 @@
 A stored notebook has the times at which its cells ran, so that what it waited can be compared with the plan.
 """
 
+import math
 import re
 import tomllib
 from collections.abc import Sequence
@@ -56,12 +57,14 @@ def plan(source: Path) -> list[Section]:
 
 def total(sections: Sequence[Section]) -> int:
     """Return the minutes of some sections together, to the next five."""
-    return 5 * round(sum(section.minutes for section in sections) / 5)
+    return 5 * round(math.fsum(section.minutes for section in sections) / 5)
 
 
 def head(sections: list[Section], exercises: int) -> str:
     """Return a lab's times in two sentences or three, as its first cell has them."""
-    minutes = {part: round(sum(getattr(section, part) for section in sections)) for part in ("read", "do", "wait")}
+    # Not by `sum`, whose last digits are other ones since Python 3.12: half a minute was rounded up or down.
+    added = {part: math.fsum(getattr(section, part) for section in sections) for part in ("read", "do", "wait")}
+    minutes = {part: round(value) for part, value in added.items()}
     count = "one exercise" if exercises == 1 else f"{dict(enumerate(NUMBERS)).get(exercises, exercises)} exercises"
     waiting = f"{minutes['wait']} of waiting" if minutes["wait"] else "under one of waiting"
     text = (
