@@ -6,6 +6,7 @@ compilation takes longest; what does not depend on it runs at the same time.
 
 import os
 import platform
+import re
 import shlex
 import shutil
 import signal
@@ -119,11 +120,11 @@ def _follow(step: Step) -> None:
 def compile_horovod() -> str:
     """Return the script that compiles and installs Horovod, or installs uv's wheel of it.
 
-    MPICH and TensorFlow print flags that are split at each blank. If the kit's path has one, a link without blanks is
-    compiled in, and the wheel then installed again, as its programs would name the link.
+    MPICH and TensorFlow print flags that are split at blanks, and shells read other characters. If the kit's path has
+    one, a plain link is compiled in, and the wheel then installed again, as its programs would name the link.
     """
     install = f"{_sync_horovod(paths.ROOT)} && {_words(sys.executable, '-m', 'compileall', '-q', SITE / 'horovod')}"
-    if not any(letter.isspace() for letter in str(paths.ROOT)):
+    if re.fullmatch(r"[\w./+-]*", str(paths.ROOT), re.ASCII):
         return install
     link = Path(tempfile.mkdtemp()) / "kit"
     link.symlink_to(paths.ROOT)

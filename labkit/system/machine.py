@@ -148,7 +148,8 @@ def _equal_cores(root: Path, cores: tuple[tuple[int, ...], ...]) -> tuple[tuple[
         kinds.setdefault((int(capacity or listed == "cpu_core"), listed), []).append(core)
     fastest_first = (kinds[kind] for kind in sorted(kinds, reverse=True))
     # An E core has about half of a P core's speed.
-    return tuple(reduce(lambda best, slower: slower if len(slower) > 2 * len(best) else best, fastest_first))
+    most = reduce(lambda best, slower: slower if len(slower) > 2 * len(best) else best, fastest_first)
+    return tuple(most)
 
 
 def _numa(root: Path, cpus: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
