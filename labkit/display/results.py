@@ -364,6 +364,13 @@ _PARTS: dict[str, Schema] = {
 }
 
 
+def _version(package: str) -> str:
+    try:
+        return f"{package} {metadata.version(package)}"
+    except metadata.PackageNotFoundError:
+        return f"no {package}"
+
+
 def _describe_machine() -> dict[str, str | int]:
     """What the figures were measured on and with."""
     machine = usable_machine()
@@ -373,5 +380,5 @@ def _describe_machine() -> dict[str, str | int]:
         "numa nodes": len(machine.numa),
         "memory": f"{machine.memory / 2**30:.0f} GiB",
         "instruction sets": ", ".join(machine.isa),
-        "software": ", ".join(f"{name} {metadata.version(name)}" for name in (TENSORFLOW, "horovod", "mpich")),
+        "software": ", ".join(map(_version, (TENSORFLOW, "horovod", "mpich"))),
     }

@@ -13,6 +13,7 @@ import numpy as np
 
 from labkit.exercises.answers import call, for_all, reports, run_answer
 from labkit.exercises.core import Lab
+from labkit.exercises.moving import isolate
 from labkit.exercises.outcomes import expect, refuse
 from labkit.exercises.values import array_of_numbers, describe, parts, same, short, whole
 from labkit.mpi.launch import Run
@@ -78,7 +79,8 @@ def shards(answer: Callable[..., Any]) -> None:
 
     def decide(n: int, size: int) -> None:
         case = f"for n = {n:,} and {size} {'rank' if size == 1 else 'ranks'}"
-        shares = [_indices(call(answer, n, rank, size), f"rank {rank}'s share {case}") for rank in range(size)]
+        ranks = [isolate("shard", answer) for _ in range(size)]  # each is a process, which shares no state with another
+        shares = [_indices(call(own, n, rank, size), f"rank {rank}'s share {case}") for rank, own in enumerate(ranks)]
         lengths = [len(share) for share in shares]
         every = np.concatenate(shares)
         expect(len(set(lengths)) == 1, f"all ranks to get the same number {case}; yours get {short(lengths)}")
