@@ -165,6 +165,7 @@ class Room:
 
     def _row(self, seat: Seat) -> dict[str, Any]:
         at, silent = _position(seat), _minutes_since(seat.heard)
+        done = [self._named(entry) for entry in _exercises(seat).values() if entry["verdict"] == PASSED]
         return {
             "seat": seat.name,
             "number": seat.id,
@@ -173,7 +174,8 @@ class Room:
             "at": self._named(at) if at else "",
             "verdict": at["verdict"] if at else "",
             "hint": at["hint"] if at else 0,
-            "passed": [self._named(entry) for entry in _exercises(seat).values() if entry["verdict"] == PASSED],
+            "passed": len(done),
+            "done": done,
             "unchanged": _minutes_since(seat.changed),
             "silent": silent if silent >= SILENT_MIN else None,
             "lacks": _lacks(seat.state["doctor"] or []),

@@ -40,7 +40,7 @@ function row(seat) {
     cell("at", seat.at || "nothing yet"),
     cell("verdict", seat.verdict),
     cell("hints", seat.hint || ""),
-    cell("passed", seat.passed.length),
+    cell("passed", seat.passed),
     cell("unchanged", seat.at ? `${seat.unchanged} min` : ""),
     cell("last heard", seat.silent === null ? "" : `${seat.silent} min ago`),
   );
@@ -49,7 +49,7 @@ function row(seat) {
 /** Show all seats, or those that have not passed the exercise that is chosen. */
 function choose(seats) {
   const chosen = document.getElementById("exercise").value;
-  const missing = seats.filter((seat) => !seat.passed.includes(chosen));
+  const missing = seats.filter((seat) => !seat.done.includes(chosen));
   for (const seat of seats) rows.get(seat.number).made.hidden = chosen && !missing.includes(seat);
   fill("missing", chosen ? `${missing.length} of ${seats.length} have not passed it.` : "");
 }

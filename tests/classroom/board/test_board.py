@@ -23,7 +23,7 @@ class TestSeats:
         assert board.join("B4").put(**state).status_code == 204
         (row,) = board.shown()["seats"]
         assert (row["seat"], row["at"], row["verdict"]) == ("B4", "07 · 2 A rate", "not yet")
-        assert (row["hint"], row["passed"], row["lacks"]) == (2, ["07 · 1 Shards"], "07 Horovod (compiler)")
+        assert (row["hint"], row["done"], row["lacks"]) == (2, ["07 · 1 Shards"], "07 Horovod (compiler)")
         assert board.shown()["stuck"] == [{"lab": "07", "exercise": 2, "at": "07 · 2 A rate", "seats": 1, "hint": 2}]
         assert board.shown()["exercises"] == ["07 · 1 Shards", "07 · 2 A rate", "07 · 3 The script"]
 
