@@ -212,7 +212,7 @@ def _onednn(facts: Facts) -> Judgement:
     if facts.environ.get(name, "").lower() in ("0", "false"):
         return "warn", f"off: {name}={facts.environ[name]}", switch_on
     if not by_default:
-        return "warn", "off: TensorFlow uses it by itself only where there is VNNI, BF16 or AMX of x86-64", switch_on
+        return "warn", "off: TensorFlow does not use it by itself on this CPU", switch_on
     return "warn", "off: a convolution ran without it", REBUILD
 
 
