@@ -54,7 +54,7 @@ def _leave_out(reason: str) -> None:
 
 def begin() -> None:
     """Leave out, from here to the end of this process, what takes long."""
-    hypothesis.settings.register_profile("fast", max_examples=EXAMPLES)
+    hypothesis.settings.register_profile("fast", max_examples=EXAMPLES, deadline=None)
     hypothesis.settings.load_profile("fast")
     sys.meta_path.insert(0, _Imports())
     sys.addaudithook(_audit)

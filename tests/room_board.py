@@ -77,7 +77,7 @@ class Board:
         return list(self.store.seats.values())
 
     def join(self, seat: str = "") -> "Seat":
-        answer = requests.post(f"{self.url}/api/seats", json={"code": self.code, "seat": seat}, timeout=5)
+        answer = requests.post(f"{self.url}/api/seats", json={"code": self.code, "seat": seat}, timeout=60)
         assert answer.status_code == 201, answer.text
         return Seat(self, **answer.json())
 
@@ -88,13 +88,13 @@ class Board:
 
     def order(self, method: str, path: str) -> int:
         """Do what the instructor's page does; return the status."""
-        return requests.request(method, f"{self.url}/api/{path}", headers=self.authorized, timeout=5).status_code
+        return requests.request(method, f"{self.url}/api/{path}", headers=self.authorized, timeout=60).status_code
 
     def wall(self) -> dict[str, Any]:
-        return requests.get(f"{self.url}/view/wall", timeout=5).json()
+        return requests.get(f"{self.url}/view/wall", timeout=60).json()
 
     def shown(self) -> dict[str, Any]:
-        answer = requests.get(f"{self.url}/view/instructor", headers=self.authorized, timeout=5)
+        answer = requests.get(f"{self.url}/view/instructor", headers=self.authorized, timeout=60)
         assert answer.status_code == 200, answer.text
         return answer.json()
 
@@ -148,17 +148,17 @@ class Seat:
 
     def put(self, state: Any = None, **changes: Any) -> requests.Response:
         message = EMPTY | changes if state is None else state
-        return requests.put(f"{self.board.url}/api/seat", json=message, headers=self.headers, timeout=5)
+        return requests.put(f"{self.board.url}/api/seat", json=message, headers=self.headers, timeout=60)
 
     def hand(self, lab: str = "07", exercise: int = 2) -> str:
         """Raise the hand or take it down; return which."""
         place = {"lab": lab, "exercise": exercise}
-        return requests.put(f"{self.board.url}/api/seat/hand", json=place, headers=self.headers, timeout=5).json()[
+        return requests.put(f"{self.board.url}/api/seat/hand", json=place, headers=self.headers, timeout=60).json()[
             "hand"
         ]
 
     def leave(self) -> requests.Response:
-        return requests.delete(f"{self.board.url}/api/seat", headers=self.headers, timeout=5)
+        return requests.delete(f"{self.board.url}/api/seat", headers=self.headers, timeout=60)
 
 
 def guessed(guess: Any, here: Any = None, lab: str = "03", number: int = 1) -> dict[str, Any]:

@@ -243,7 +243,7 @@ def next_chunk(answer: Callable[..., Any]) -> None:
         _decide_chunk(answer, now, ready, left, urgent_first, chunk)
 
     for urgent_first in (False, True):
-        decide([9, 5, 2], [2, 3, 6], urgent_first, 2)
+        decide([9, 5, 2], [2, 3, 6], urgent_first, 4)
         decide([20, 3], [1, 2], urgent_first, 100)
         decide([4], [3], urgent_first, 1)
         decide([3, 1, 2], [2, 4, 1], urgent_first, 3)

@@ -164,6 +164,7 @@ def shares(answer: Callable[..., Any]) -> None:
         (5, [1, 9, 1]),
         (0, [2, 1]),
         (2_500_001, [1, 2, 3, 4, 5, 6, 7]),
+        (2**24 + 3, [1, 127]),  # n times all weights is more than int32 holds
         (2**24 + 3, [1, 1]),  # more than float32 holds, and not too much for an answer that goes through all pixels
     ):
         decide(n, weights)

@@ -294,7 +294,7 @@ def test_lines_without_a_metric(lines, message):
 def test_a_crash_and_a_hang_quote_the_last_lines():
     with pytest.raises(LabError, match=r"exit status 3\. Its last lines:\n  out of luck"):
         Command(["sh", "-c", "echo out of luck; exit 3"], {})({})
-    with pytest.raises(LabError, match=r"not over after 0 s\. It printed nothing"):
+    with pytest.raises(LabError, match=r"not over after \d+ s\. It printed nothing"):
         Command(["sleep", "60"], {}, timeout=0.2)({})
 
 

@@ -195,7 +195,7 @@ class TestProcess:
 
     def test_it_listens_where_it_was_told_and_nowhere_else_and_ends_cleanly(self, board_process):
         with pytest.raises(ConnectionRefusedError):
-            socket.create_connection(("127.0.0.2", board_process.port), timeout=5)
+            socket.create_connection(("127.0.0.2", board_process.port), timeout=60)
         other = [str(board_process.folder.parent / "other"), "127.0.0.1", str(board_process.port)]
         command = [*board_process.command()[:3], *other]
         second = subprocess.run(command, capture_output=True, text=True, timeout=60)
@@ -258,7 +258,7 @@ def test_ipv6(tmp_path):
     opened = BoardProcess(tmp_path / "room", address="::1")
     try:
         assert opened.url == f"http://[::1]:{opened.port}"
-        assert requests.get(f"{opened.url}/view/wall", timeout=5).status_code == 200
+        assert requests.get(f"{opened.url}/view/wall", timeout=60).status_code == 200
         assert opened.join().put().status_code == 204
     finally:
         opened.kill()
