@@ -302,7 +302,8 @@ class TestBounds:
         seat = board.join()
         assert seat.put(exercises=[at(1)] * 200).status_code == 204
         with pytest.raises(requests.RequestException):
-            requests.put(f"{board.url}/api/seat", data=b" " * 100_000, headers=HEADERS | seat.headers, timeout=60).json()
+            headers = HEADERS | seat.headers
+            requests.put(f"{board.url}/api/seat", data=b" " * 100_000, headers=headers, timeout=60).json()
         assert seat.put().status_code == 204
 
     @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""])
