@@ -301,8 +301,8 @@ class TestBounds:
     def test_a_message_has_a_size(self, board):
         seat = board.join()
         assert seat.put(exercises=[at(1)] * 200).status_code == 204
+        headers = HEADERS | seat.headers
         with pytest.raises(requests.RequestException):
-            headers = HEADERS | seat.headers
             requests.put(f"{board.url}/api/seat", data=b" " * 100_000, headers=headers, timeout=60).json()
         assert seat.put().status_code == 204
 
