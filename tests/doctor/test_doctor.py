@@ -718,7 +718,7 @@ def test_a_quick_look_starts_nothing_and_says_so(monkeypatch):
     for name in ("try_python", "try_ranks"):
         monkeypatch.setattr(probes, name, lambda *args: pytest.fail("it was tried"))
     report = checks.examine(quick=True)
-    untried = {finding.name for finding in report.findings if finding.seen == "not tried in a quick look"}
+    untried = {found.name for found in report.findings if found.seen == "not tried in a quick look"}
     assert untried == checks.PROBE_OF.keys()
     assert {finding(report, name).status for name in untried} == {"warn"}
     assert "`./lab doctor` tries it" in fixes(report, "00")
