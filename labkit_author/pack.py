@@ -69,7 +69,7 @@ def make(folder: Path, with_python: bool = True) -> Pack:
     _run("git", "archive", "--format=tar.gz", f"--prefix={KIT}/", f"--output={kit.absolute()}", "HEAD")
     with tarfile.open(kit) as archive:
         archive.extractall(BUILD, filter="data")
-    (set_up / PYTHON).write_text(f"{sys.version_info.major}.{sys.version_info.minor}\n")
+    (set_up / PYTHON).write_text(f"{sys.version_info.major}.{sys.version_info.minor}\n", encoding="utf-8")
     _set_up(set_up, with_python)
     with files.writing(folder):
         locks.write_text("".join(f"{_sha256(paths.ROOT / lock)}  {lock}\n" for lock in LOCKS), encoding="utf-8")

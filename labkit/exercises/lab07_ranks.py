@@ -227,7 +227,7 @@ def main() -> None:
                 matches = (name for name, wrong in mistakes if np.abs(weights[0] - wrong).max() < EXACT * moved)
                 findings["mistake"] = next(matches, "")
             log = folder / "log.json" if folder else None
-            findings["history"] = json.loads(log.read_text())["history"] if log and log.is_file() else []
+            findings["history"] = json.loads(log.read_bytes())["history"] if log and log.is_file() else []
         runs.append(findings)
         # A run can resume from a checkpoint only if the previous run was right.
         if not all(RANKS.allgather(findings["spread"] == 0 and findings["wrote"] == (RANKS.rank == 0))):

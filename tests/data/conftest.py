@@ -20,7 +20,7 @@ def truth() -> bytes:
 @pytest.fixture
 def folder(tmp_path, monkeypatch) -> Path:
     """An empty data folder; Keras' cache and LAB_DATA are out of the way."""
-    monkeypatch.setattr(Path, "home", lambda: tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("LAB_DATA", raising=False)
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     made = tmp_path / "data"

@@ -299,7 +299,14 @@ def test_without_wires_the_rates_are_predicted_and_nothing_is_measured(capsys):
         return next(one.source for one in sources.read(sources.find("08")).cells if text in one.source)
 
     notebook = rates() | model() | cells("fp16_share", "speed")
-    notebook |= {"no_wires": NO_NETWORK, "QUICK": False, "BATCH": 64, "RATE": 1e9, "STORAGE_TRAINERS": 2}
+    notebook |= {
+        "no_wires": NO_NETWORK,
+        "QUICK": False,
+        "BATCH": 64,
+        "RATE": 1e9,
+        "STORAGE_TRAINERS": 2,
+        "PAYLOAD": 0.95,
+    }
     notebook |= {"slurm": None, "MIN_RATE": 1e6, "show_rate": show_rate, "scaling": {}, "scaling_others": None}
     notebook |= {"runs": {1: [{"event": "train", "images_per_second": 1000.0}]}, "STORAGE_ROUNDS": 6}
     notebook |= {"index": SimpleNamespace(length=np.array([2800, 2900])), "compute": 64 / 1000, "STEP_ROUNDS": 6}
