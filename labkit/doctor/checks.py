@@ -159,7 +159,7 @@ def _disk(facts: Facts) -> Judgement:
 def _instruction_sets(facts: Facts) -> Judgement:
     isa = facts.machine.isa
     if "NEON" in isa:
-        return "ok", f"{', '.join(isa)}: Arm's; the labs' AVX, VNNI and AMX are not here", ""
+        return "ok", f"{', '.join(isa)}: Arm's; the labs' AVX, VNNI, BF16 and AMX are not here", ""
     # TensorFlow's wheel is compiled for AVX, and its import aborts without: its log at start, which names what else
     # this CPU has ("To enable the following instructions: AVX2 …"), leaves AVX out.
     if "AVX" not in isa:
@@ -206,7 +206,7 @@ def _onednn(facts: Facts) -> Judgement:
         version, threads, isa = (log.get(key, "unknown") for key in ("version", "threads", "isa"))
         return "ok", f"{version}, on, {threads.partition(',')[0]} runtime, {isa}", ""
     # TensorFlow's own choice, IsMklEnabled in tensorflow/core/util/util.cc: on where one of these is found.
-    by_default = "NEON" not in facts.machine.isa and not {"VNNI", "BF16", "AMX"}.isdisjoint(facts.machine.isa)
+    by_default = not {"VNNI", "BF16", "AMX"}.isdisjoint(facts.machine.isa)
     name = "TF_ENABLE_ONEDNN_OPTS"
     switch_on = _unset(name) if by_default else f"`export {name}=1`{AND_RESTART}"
     if facts.environ.get(name, "").lower() in ("0", "false"):
