@@ -163,7 +163,7 @@ def _disk(facts: Facts) -> Judgement:
 def _instruction_sets(facts: Facts) -> Judgement:
     isa = facts.machine.isa
     if "NEON" in isa:
-        return "ok", f"{', '.join(isa)}: Arm's; the labs' AVX, VNNI and AMX are not here", ""
+        return "ok", f"{', '.join(isa)}: Arm's; the labs' AVX, VNNI, BF16 and AMX are not here", ""
     # TensorFlow's wheel is compiled for AVX, and its import aborts without: its log at start, which names what else
     # this CPU has ("To enable the following instructions: AVX2 …"), leaves AVX out.
     if "AVX" not in isa:

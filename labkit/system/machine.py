@@ -22,7 +22,7 @@ _ISA: dict[str, tuple[set[str], ...]] = {
     "AVX2": ({"avx2", "fma"},),
     "AVX-512": ({"avx512f", "avx512bw", "avx512dq", "avx512vl"},),
     "VNNI": ({"avx512_vnni"}, {"avx_vnni"}),
-    "BF16": ({"avx512_bf16"}, {"bf16"}),
+    "BF16": ({"avx512_bf16"},),  # not Arm's: there TensorFlow leaves bfloat16 to Eigen, and OpenVINO computes in FP16
     "AMX": ({"amx_tile", "amx_bf16", "amx_int8"},),
 }
 # Arm64's kernel shows numbers in place of a name: "CPU part" (util-linux' lscpu-arm.c has more).
@@ -46,7 +46,7 @@ class Machine:
     memory, memory_free : int
         Bytes, cgroup limits included; `memory_free` is what can be had without swapping.
     isa : tuple of str
-        Those present of AVX, AVX2, AVX-512, VNNI, BF16 and AMX, or of NEON, DotProd, SVE and BF16.
+        Those present of AVX, AVX2, AVX-512, VNNI, BF16 and AMX, or of NEON, DotProd and SVE.
     numa : tuple of tuple of int
         Those CPUs by NUMA node; nodes without a usable CPU are left out.
     model : str

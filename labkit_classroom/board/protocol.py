@@ -24,12 +24,8 @@ TEXT_LETTERS = 300  # of a text in an answer that is printed or put into a repor
 CODE_LETTERS = "23456789ABCDEFGHJKMNPQRSTUVWXYZ"  # without those that look alike
 CODE_LENGTH = 6
 ANSWER_HEADER = "Board-Protocol"  # on each answer: a server that does not send it is not a board
-ISA = (
-    "AMX",
-    "AVX-512",
-    "NEON",
-    "AVX2",
-)  # instruction sets that the wall tells apart; the last stands for all others too
+# Instruction sets that the wall tells apart; the last stands for all others too.
+ISA = ("AMX", "AVX-512", "NEON", "AVX2")
 
 Schema = dict[str, Any]
 Message = Callable[[Any], Any]  # a compiled schema: raises JsonSchemaValueException for what does not fit

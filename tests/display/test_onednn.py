@@ -74,7 +74,7 @@ def test_lines_without_a_log_say_how_to_get_one():
         ("Intel AVX-512 with Intel DL Boost and bfloat16 support", 16),
         ("Intel AVX2", 8),
         ("Intel SSE4.1", 4),
-        ("AArch64 SVE (256 bits)", 8),
+        ("AArch64 SVE (512 bits)", 16),
         ("AArch64 (with Advanced SIMD & floating-point)", 4),
     ],
 )
