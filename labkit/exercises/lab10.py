@@ -303,7 +303,7 @@ def cost(answer: Callable[..., Any]) -> None:
             )
 
     for case in (
-        (4, 7, Sizes(5, 21, 7, 5, 1000), 0.5, 2),  # numbers of which no two mistakes make the same
+        (4, 7, Sizes(5, 21, 7, 5, 1000), 0.5, 8),  # numbers of which no two mistakes make the same
         (1, 0, Sizes(1, 1, 1, 1, 12), 4, 4),
         (1, 0, Sizes(3, 2, 2, 4, 700), 4, 4),
         (1, 7, Sizes(2, 4, 1, 5, 600), 4, 2),

@@ -37,7 +37,8 @@ class Failed(BaseException):
 
 def fail(message: str, where: str = "", hint: str = "") -> NoReturn:
     """End this script on this rank; a rank that hangs, which another thread has found, can only be ended itself."""
-    print(f"\n{ranks.FAILED}{json.dumps([message, where, hint])}", flush=True)
+    if not isinstance(sys.exception(), Failed):  # as `ranks.watched` sees it
+        print(f"\n{ranks.FAILED}{json.dumps([message, where, hint])}", flush=True)
     if threading.current_thread() is not threading.main_thread():
         os._exit(1)
     raise Failed
