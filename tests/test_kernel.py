@@ -14,6 +14,7 @@ from labkit import cli
 from labkit.doctor import probes
 from labkit.exercises import catalogue
 from labkit.system import account_access, kernels, paths
+from labkit.system.processes import wait_until
 
 BIN = str(Path(sys.prefix, "bin"))
 # What a server passes on: nothing of the kit's, and much of other programs.
@@ -97,7 +98,7 @@ def test_a_registered_kernel_runs_a_lab_from_a_foreign_environment_and_folder(da
         assert "KERAS_BACKEND OMP_NUM_THREADS" in "".join(printed)
         run("import os\nif not (pid := os.fork()):\n    print('a forked process', flush=True)\n    os._exit(0)")
         answers = run("import shutil, subprocess, sys; os.waitpid(pid, 0)", **dict(zip("abcdefgh", SEEN, strict=True)))
-        assert "a forked process" in "".join(printed)
+        assert wait_until(lambda: run("pass") and "a forked process" in "".join(printed), 60)
         found = [answers["user_expressions"][letter] for letter in "abcdefgh"]
     finally:
         client.stop_channels()
