@@ -1,7 +1,10 @@
 import numpy as np
+import pytest
 from labs import ThreeWays
 
 from labkit_author import sources
+
+pytestmark = pytest.mark.timeout(900)  # the launch of all scripts takes minutes on a busy machine, as lab 07's does
 
 
 class TestExercises(ThreeWays):
