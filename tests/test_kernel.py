@@ -95,7 +95,9 @@ def test_a_registered_kernel_runs_a_lab_from_a_foreign_environment_and_folder(da
         for cell in opening:
             assert run("".join(cell["source"]))["status"] == "ok", printed
         assert "KERAS_BACKEND OMP_NUM_THREADS" in "".join(printed)
-        client.execute("import os\nif not (pid := os.fork()):\n    print('a forked process', flush=True)\n    os._exit(0)")
+        client.execute(
+            "import os\nif not (pid := os.fork()):\n    print('a forked process', flush=True)\n    os._exit(0)"
+        )
         # It may arrive after the cell has ended, where `execute_interactive` passes over it.
         while "a forked process" not in client.get_iopub_msg(timeout=120)["content"].get("text", ""):
             pass

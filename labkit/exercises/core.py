@@ -200,8 +200,7 @@ class Checker:
             answer = Path(answer)
             expect(answer.is_file(), f"a script {answer}; run the cell that writes it")
         else:
-            kind = type(answer).__name__
-            expect(callable(answer) and not isinstance(answer, type), f"a function; {short(answer)} is of type {kind}")
+            expect(callable(answer), f"a function; {short(answer)} is of type {type(answer).__name__}")
         fallback = self._fallbacks.get(number, self)
         if answer is fallback or (isinstance(answer, Path) and answer == fallback):
             raise NotAttempted(

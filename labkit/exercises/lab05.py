@@ -202,6 +202,7 @@ def throughput(answer: Callable[..., Any]) -> None:
         _expect_figure(
             answer, TOTAL + STEPS, {}, 123.4, "the figure of a command that prints its total before its steps"
         )
+        _expect_figure(answer, f"sleep 2; {works}", {}, 123.4, f"the figure of {command} after 2 seconds", timeout=60)
     prints = f"what a command prints of the variable {KNOB}"
     with hinting(RUN_HINT), _notebooks_environment():
         _expect_figure(answer, BY_KNOB, {KNOB: 3}, 3.25, prints, "the settings say 3")
@@ -266,11 +267,17 @@ def _notebooks_environment() -> Iterator[list[str]]:
 
 
 def _expect_figure(
-    answer: Callable[..., Any], script: str, settings: dict[str, Any], figure: float, what: str, because: str = ""
+    answer: Callable[..., Any],
+    script: str,
+    settings: dict[str, Any],
+    figure: float,
+    what: str,
+    because: str = "",
+    **more: Any,
 ) -> None:
     """Raise `NotYet` unless the answer returns the figure that a command prints."""
     try:
-        got = _run(answer, script, settings)
+        got = _run(answer, script, settings, **more)
     except NotYet as refusal:
         error = refusal.__cause__  # what the answer raised
         if not isinstance(error, LabError):

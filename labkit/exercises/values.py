@@ -105,8 +105,8 @@ def as_number(value: Any) -> int | float | None:
         return None
     if isinstance(value, np.integer):
         return int(value)
-    if isinstance(value, int | float) and not isinstance(value, np.generic):
-        return value
+    if isinstance(value, int | float) and not isinstance(value, np.generic):  # of a subclass too, which may compare
+        return int(value) if isinstance(value, int) else float(value)
     if isinstance(value, np.generic) and (value.dtype.kind == "f" or "float" in value.dtype.name):  # bfloat16 as well
         return float(value)
     if isinstance(value, numbers.Real | Decimal):

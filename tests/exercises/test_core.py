@@ -61,6 +61,15 @@ def test_a_right_answer_passes_and_is_given_back(check, capsys):
     assert capsys.readouterr().out == "Exercise 1 · passed.\n"
 
 
+def test_a_class_that_does_what_the_function_should_passes(check, capsys):
+    class Doubled(int):
+        def __new__(cls, x):
+            return super().__new__(cls, 2 * x)
+
+    assert check(1, Doubled) is Doubled
+    assert capsys.readouterr().out == "Exercise 1 · passed.\n"
+
+
 def test_an_untouched_answer_is_not_attempted_and_the_solution_stands_in(check, capsys):
     assert check(1, stub)(5) == 10
     assert capsys.readouterr().out.startswith("Exercise 1 · not attempted.")
@@ -402,7 +411,7 @@ def test_a_function_that_moves_is_checked_as_its_module_defines_it(write_source,
     assert module["double"](5) == 10
 
 
-@pytest.mark.parametrize("answer", [None, 3, "double", int, [stub]])
+@pytest.mark.parametrize("answer", [None, 3, "double", [stub]])
 def test_what_is_no_function_is_reported(check, capsys, answer):
     check(1, answer)
     assert "Expected a function; " in capsys.readouterr().out

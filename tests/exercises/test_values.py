@@ -39,6 +39,8 @@ NUMBERS = [
     (Decimal("2.5"), 2.5),
     (Decimal("Infinity"), float("inf")),
 ]
+EQUAL_TO_ALL = {"__eq__": lambda self, other: True}
+NUMBERS += [(type("Whole", (int,), EQUAL_TO_ALL)(3), 3), (type("Real", (float,), EQUAL_TO_ALL)(2.5), 2.5)]
 NO_NUMBERS = [True, np.True_, np.array(True), "3", None, [3], np.array([3]), 3j, {}, pd.Series([3]), lambda: 3, ...]
 
 
