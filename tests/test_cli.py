@@ -21,14 +21,14 @@ from labkit.system import errors, huge_pages, paths, programs
 
 
 def run(monkeypatch, *arguments: str) -> int:
-    """Run a command line as `./lab` does, and give its exit code."""
+    """Run a command line as `./lab` does; return its exit code."""
     monkeypatch.setattr("sys.argv", ["lab", *arguments])
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as exit_info:
         cli.main()
-    return left.value.code or 0
+    return exit_info.value.code or 0
 
 
-def test_cluster_up_without_the_packages_is_one_line_and_exit_code_2(monkeypatch, capsys, tmp_path):
+def test_cluster_up_without_its_packages_fails_with_one_line(monkeypatch, capsys, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(programs, "ADMIN_PATH", ())
     assert run(monkeypatch, "cluster", "up") == 2
@@ -38,7 +38,7 @@ def test_cluster_up_without_the_packages_is_one_line_and_exit_code_2(monkeypatch
 
 
 @pytest.mark.parametrize("ok", [True, False])
-def test_the_doctors_exit_code_is_its_verdict(monkeypatch, capsys, ok):
+def test_the_doctors_exit_code_says_whether_all_labs_can_run(monkeypatch, capsys, ok):
     report = SimpleNamespace(ok=ok, as_dict=lambda: {"ok": ok})
     monkeypatch.setattr(checks, "examine", lambda: report)
     assert run(monkeypatch, "doctor", "--json") == (0 if ok else 1)
@@ -50,17 +50,17 @@ DAMAGED = mnist.FileStatus("mnist.npz", "damaged", **FILE, fix="`./lab data fetc
 INTACT = mnist.FileStatus("mnist.npz", "intact", **FILE, fix="")
 
 
-@pytest.mark.parametrize(("found", "code"), [([INTACT], 0), ([INTACT, DAMAGED], 1)])
-def test_data_statuss_exit_code_is_whether_files_are_intact_and_it_says_what_to_do(monkeypatch, capsys, found, code):
-    monkeypatch.setattr(mnist, "status", lambda: found)
+@pytest.mark.parametrize(("files", "code"), [([INTACT], 0), ([INTACT, DAMAGED], 1)])
+def test_data_status_reports_damaged_files_with_a_fix_and_an_exit_code(monkeypatch, capsys, files, code):
+    monkeypatch.setattr(mnist, "status", lambda: files)
     assert run(monkeypatch, "data", "status") == code
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[1] for line in lines] == [file.state for file in found]
-    assert ["./lab data fetch" in line for line in lines] == [file.state == "damaged" for file in found]
+    assert [line.split()[1] for line in lines] == [file.state for file in files]
+    assert ["./lab data fetch" in line for line in lines] == [file.state == "damaged" for file in files]
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES])
-def test_a_disk_that_cannot_be_written_is_one_line_and_exit_code_2_wherever_it_is_met(monkeypatch, capsys, number):
+def test_an_unwritable_disk_is_reported_in_one_line_with_exit_code_2(monkeypatch, capsys, number):
     def examine():
         raise OSError(number, os.strerror(number), "/data/x")
 
@@ -74,29 +74,29 @@ def test_a_disk_that_cannot_be_written_is_one_line_and_exit_code_2_wherever_it_i
 REFUSED = [
     (PermissionError(errno.EPERM, "Operation not permitted"), "Operation not permitted. LAB_TRACEBACK=1 before"),
     (OSError(errno.EMFILE, "Too many open files"), "Too many open files. Raise the limit on open files (ulimit -n)"),
-    (OSError(errno.EIO, "Input/output error", "/data/x"), "/data/x: Input/output error. Look at what is there"),
-    (NotADirectoryError(errno.ENOTDIR, "Not a directory", "/x/\udcff\x1b[2J"), "/x/��[2J: Not a directory. Look"),
-    (MemoryError(), "there is not enough memory"),
-    (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"), "a file that should be text is none"),
+    (OSError(errno.EIO, "Input/output error", "/data/x"), "/data/x: Input/output error. Check that path"),
+    (NotADirectoryError(errno.ENOTDIR, "Not a directory", "/x/\udcff\x1b[2J"), "/x/��[2J: Not a directory. Check"),
+    (MemoryError(), "out of memory"),
+    (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"), "a text file is not valid text"),
     (RuntimeError("Could not determine home directory."), "you have no home directory: set the variable HOME"),
-    (sqlite3.OperationalError("database or disk is full"), "a database can't be used: database or disk is full."),
+    (sqlite3.OperationalError("database or disk is full"), "cannot use a database: database or disk is full."),
     (errors.LabError("x" * 5000), "xxx … xxx"),
 ]
 
 
-@pytest.mark.parametrize(("error", "told"), REFUSED, ids=lambda value: type(value).__name__)
-def test_what_the_system_refuses_is_one_line_and_exit_code_2_whatever_it_is(monkeypatch, capsys, error, told):
+@pytest.mark.parametrize(("error", "message"), REFUSED, ids=lambda value: type(value).__name__)
+def test_system_errors_are_reported_in_one_line_with_exit_code_2(monkeypatch, capsys, error, message):
     def examine():
         raise error
 
     monkeypatch.setattr(checks, "examine", examine)
     monkeypatch.delenv("LAB_TRACEBACK", raising=False)
     assert run(monkeypatch, "doctor") == 2
-    shown = capsys.readouterr().err
-    assert shown.startswith("lab: ")
-    assert told in shown
-    assert shown.count("\n") == 1
-    assert len(shown) < 1000
+    printed = capsys.readouterr().err
+    assert printed.startswith("lab: ")
+    assert message in printed
+    assert printed.count("\n") == 1
+    assert len(printed) < 1000
     monkeypatch.setenv("LAB_TRACEBACK", "1")
     monkeypatch.setattr("sys.argv", ["lab", "doctor"])
     with pytest.raises(type(error)):
@@ -104,7 +104,7 @@ def test_what_the_system_refuses_is_one_line_and_exit_code_2_whatever_it_is(monk
 
 
 @pytest.mark.parametrize("kind", [TypeError, AttributeError, AssertionError, KeyError, RuntimeError, RecursionError])
-def test_a_failure_of_the_kits_own_keeps_its_traceback_and_asks_for_a_report(monkeypatch, kind):
+def test_a_bug_in_the_kit_keeps_its_traceback_and_asks_for_a_report(monkeypatch, kind):
     def examine():
         raise kind("x")
 
@@ -115,40 +115,41 @@ def test_a_failure_of_the_kits_own_keeps_its_traceback_and_asks_for_a_report(mon
     assert "please report it" in raised.value.__notes__[0]
 
 
-def test_standard_output_on_a_full_disk_is_one_line_and_exit_code_2():
+def test_writing_output_to_a_full_disk_is_reported_in_one_line():
     lab = [sys.executable, "-c", "from labkit.cli import main; main()", "data", "status"]
     with Path("/dev/full").open("w") as full:
-        ended = subprocess.run(lab, stdout=full, stderr=subprocess.PIPE, text=True)
-    assert ended.returncode == 2
-    assert ended.stderr.count("\n") == 1
-    assert "No space left on device. Free some space" in ended.stderr
+        completed_process = subprocess.run(lab, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert completed_process.returncode == 2
+    assert completed_process.stderr.count("\n") == 1
+    assert "No space left on device. Free some space" in completed_process.stderr
 
 
 @pytest.fixture
 def own_environment(monkeypatch):
-    """Let a command set variables of its own, without leaving them to the next test."""
+    """Restore the environment variables after the test."""
     monkeypatch.setattr(os, "environ", os.environ.copy())
 
 
-@pytest.mark.parametrize(("new", "told"), [(True, "\n"), (False, " are there already\n")])
+@pytest.mark.parametrize(("new", "verb"), [(True, "wrote"), (False, "already there:")])
 @pytest.mark.usefixtures("own_environment")
-def test_tfrecords_tells_what_it_wrote_and_what_to_do_next(monkeypatch, capsys, tmp_path, new, told):
-    asked = []
-    monkeypatch.setattr(synthetic, "write", lambda *args, seed: asked.append((*args, seed)) or new)
+def test_tfrecords_prints_what_it_wrote_and_the_next_command(monkeypatch, capsys, tmp_path, new, verb):
+    calls = []
+    monkeypatch.setattr(synthetic, "write", lambda *args, seed: calls.append((*args, seed)) or new)
     folder = tmp_path / "set"
     assert run(monkeypatch, "data", "tfrecords", str(folder), "--train", "1200", "--size", "32", "--seed", "7") == 0
     assert run(monkeypatch, "data", "tfrecords") == 0
-    assert asked == [(folder, 1200, 500, 32, 7), (paths.DATA / "synthetic", 2000, 500, 64, 0)]
-    first, then = capsys.readouterr().out.split("data/synthetic: ")
-    assert first.startswith(f"{folder}: 1,200 training and 500 validation images{told}")
-    assert "Next: ./lab start 08" in then
+    assert calls == [(folder, 1200, 500, 32, 7), (paths.DATA / "synthetic", 2000, 500, 64, 0)]
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"{verb} 1,200 training and 500 validation images in {folder}"
+    assert lines[1] == "Next: ./lab start 08"
+    assert lines[2].endswith("images in data/synthetic")
 
 
-def test_bench_compares_configurations_shares_the_steps_out_and_tells_of_failures(monkeypatch, capsys, tmp_path):
-    asked = []
+def test_bench_divides_the_steps_between_rounds_and_reports_missing_configurations(monkeypatch, capsys, tmp_path):
+    calls = []
 
     def compare(names, *flags, rounds):
-        asked.append((names, flags, rounds))
+        calls.append((names, flags, rounds))
         result = {"images_per_second": 2.0, "gflops": 1.0}
         return configurations.Comparison({"eigen": [result] * rounds}, {"openmp": "not here: ./lab setup --openmp"})
 
@@ -156,14 +157,14 @@ def test_bench_compares_configurations_shares_the_steps_out_and_tells_of_failure
     out = tmp_path / "out.json"
     flags = ("--config=eigen,openmp", "--rounds=4", "--num_batches=10", "--model=mnist", f"--json={out}")
     assert run(monkeypatch, "bench", *flags) == 1
-    assert asked == [(("eigen", "openmp"), ("--model=mnist", "--num_batches=3"), 4)]
+    assert calls == [(("eigen", "openmp"), ("--model=mnist", "--num_batches=3"), 4)]
     assert "./lab setup --openmp" in capsys.readouterr().out
     assert json.loads(out.read_text())["results"]["eigen"][3]["images_per_second"] == 2
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("own_environment")
-def test_start_opens_a_copy_of_the_lab_on_this_machine_only_and_keeps_the_token(monkeypatch, capsys, tmp_path):
+def test_start_opens_a_copy_of_the_lab_locally_and_with_a_token(monkeypatch, capsys, tmp_path):
     started = []
     monkeypatch.setattr("jupyterlab.labapp.LabApp.initialize_server", lambda argv: started.extend(argv) or Mock())
     folder = tmp_path / "mine"
@@ -175,24 +176,26 @@ def test_start_opens_a_copy_of_the_lab_on_this_machine_only_and_keeps_the_token(
     assert "--LabApp.default_url=/lab/tree/00_welcome.ipynb" in started
     assert (folder / "00_welcome.ipynb").exists()
     assert os.environ["LAB_FOLDER"] == str(folder), "lab reset in JupyterLab's terminal finds it"
-    assert f"Your labs are in {folder}\n" in capsys.readouterr().out
+    assert f"Your labs: {folder}\n" in capsys.readouterr().out
     assert not any("token" in argument or "password" in argument for argument in started)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("why", ["", "the kernel gives none"])
-def test_start_gives_kernels_large_pages_when_asked_and_says_so(why, monkeypatch, capsys, tmp_path):
+@pytest.mark.parametrize("problem", ["", "the kernel gives none"])
+def test_start_with_huge_pages_configures_the_kernels_and_says_so(problem, monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(os, "environ", os.environ.copy())
     os.environ.pop("GLIBC_TUNABLES", None)
     monkeypatch.setattr("jupyterlab.labapp.LabApp.initialize_server", lambda argv: Mock())
-    monkeypatch.setattr(huge_pages, "problem", lambda: why)
+    monkeypatch.setattr(huge_pages, "problem", lambda: problem)
     assert run(monkeypatch, "start", "--huge-pages", "--folder", str(tmp_path / "mine")) == 0
-    said = capsys.readouterr().out
-    assert os.environ.get("GLIBC_TUNABLES") == (None if why else "glibc.malloc.hugetlb=1")
-    assert (f"--huge-pages changes nothing here: {why}." if why else "The kernels have pages of 2 MB") in said
+    output = capsys.readouterr().out
+    assert os.environ.get("GLIBC_TUNABLES") == (None if problem else "glibc.malloc.hugetlb=1")
+    assert (
+        f"--huge-pages has no effect on this machine: {problem}." if problem else "Kernels use 2 MB pages"
+    ) in output
 
 
-def test_start_reset_and_report_follow_the_folder_that_the_variable_names(monkeypatch, capsys, tmp_path):
+def test_start_reset_and_report_use_the_folder_in_lab_folder(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(os, "environ", os.environ.copy())
     started, rendered = [], []
     monkeypatch.setattr("jupyterlab.labapp.LabApp.initialize_server", lambda argv: started.extend(argv) or Mock())
@@ -205,40 +208,40 @@ def test_start_reset_and_report_follow_the_folder_that_the_variable_names(monkey
     copy.write_text("my work")
     capsys.readouterr()
     assert run(monkeypatch, "reset", "07") == 0
-    assert capsys.readouterr().out == f"{copy} is fresh. Yours: {copy.with_suffix('.backup-1.ipynb')}\n"
+    assert capsys.readouterr().out == f"{copy} is a fresh copy. Your old one: {copy.with_suffix('.backup-1.ipynb')}\n"
     assert run(monkeypatch, "report", "--out", str(tmp_path / "page.html")) == 0
     assert rendered == [tmp_path / "mine/work"]
 
 
-def test_a_folder_that_cannot_be_written_is_one_line_that_says_how_to_name_another(monkeypatch, capsys, tmp_path):
+def test_an_unwritable_folder_is_reported_with_how_to_name_another(monkeypatch, capsys, tmp_path):
     (tmp_path / "file").touch()
     assert run(monkeypatch, "start", "--folder", str(tmp_path / "file/mine")) == 2
     error = capsys.readouterr().err
-    assert "Not a directory. Name a folder of your own with --folder, or in the variable LAB_FOLDER." in error
+    assert "Not a directory. Choose a folder of your own with --folder or the variable LAB_FOLDER." in error
     assert error.count("\n") == 1
 
 
-def test_cluster_up_tells_what_to_type_next(monkeypatch, capsys):
-    there = cluster.Slurm("own", 3, 1, {"SLURM_CONF": "/tmp/x/slurm.conf"})
-    monkeypatch.setattr(cluster, "start_slurm", lambda nodes, network: there)
+def test_cluster_up_prints_what_to_type_next(monkeypatch, capsys):
+    slurm = cluster.Slurm("own", 3, 1, {"SLURM_CONF": "/tmp/x/slurm.conf"})
+    monkeypatch.setattr(cluster, "start_slurm", lambda nodes, network: slurm)
     monkeypatch.setattr(supervisor, "address", lambda: "127.0.1.1")
     assert run(monkeypatch, "cluster", "up", "--nodes", "3") == 0
-    told = capsys.readouterr().out
-    assert "for you alone. Nodes: 3, cores of each: 1." in told
-    assert "  export SLURM_CONF=/tmp/x/slurm.conf\n  sinfo\n" in told
-    assert "./lab cluster down" in told
-    assert "listens" not in told
+    output = capsys.readouterr().out
+    assert "only you can use it. Nodes: 3, cores per node: 1." in output
+    assert "  export SLURM_CONF=/tmp/x/slurm.conf\n  sinfo\n" in output
+    assert "./lab cluster down" in output
+    assert "listens" not in output
     monkeypatch.setattr(supervisor, "address", lambda: "192.0.2.7")
     run(monkeypatch, "cluster", "up", "--nodes", "1000")
-    told = capsys.readouterr().out
-    assert "listens on 192.0.2.7" in told
-    assert "take turns" in told
+    output = capsys.readouterr().out
+    assert "listens on 192.0.2.7" in output
+    assert "The nodes share cores" in output
 
 
 @pytest.mark.parametrize(
-    ("status", "code", "told"),
+    ("status", "code", "message"),
     [
-        (None, 1, "Start one: ./lab cluster up"),
+        (None, 1, "Start it: ./lab cluster up"),
         (cluster.Status(Path("/tmp/x"), "", "", ("n1 was killed by SIGKILL.",)), 1, "n1 was killed by SIGKILL."),
         (
             cluster.Status(Path("/tmp/x"), "lab* idle", "JOBID", ()),
@@ -252,52 +255,52 @@ def test_cluster_up_tells_what_to_type_next(monkeypatch, capsys):
         ),
     ],
 )
-def test_cluster_statuss_exit_code_is_whether_all_is_whole(monkeypatch, capsys, status, code, told):
+def test_the_exit_code_of_cluster_status_says_whether_it_is_healthy(monkeypatch, capsys, status, code, message):
     monkeypatch.setattr(cluster.Cluster, "status", lambda self: status)
     assert run(monkeypatch, "cluster", "status") == code
-    assert told in capsys.readouterr().out
+    assert message in capsys.readouterr().out
 
 
-def test_cluster_down_again_is_fine(monkeypatch, capsys):
-    there = [True]
-    monkeypatch.setattr(cluster, "stop_slurm", lambda: bool(there) and there.pop())
+def test_cluster_down_can_be_repeated(monkeypatch, capsys):
+    running = [True]
+    monkeypatch.setattr(cluster, "stop_slurm", lambda: bool(running) and running.pop())
     assert run(monkeypatch, "cluster", "down") == run(monkeypatch, "cluster", "down") == 0
-    ended, none = capsys.readouterr().out.splitlines()
-    assert "ended" in ended
-    assert "No Slurm" in none
+    first, second = capsys.readouterr().out.splitlines()
+    assert "have stopped" in first
+    assert "was not running" in second
 
 
 def listed(text: str) -> set[str]:
-    """Return the commands that a help lists."""
+    """Return the commands that a help text lists."""
     return {
         line.split()[1] for line in text.splitlines() if line.startswith("│ ") and not line.startswith(("│  ", "│ -"))
     }
 
 
-def test_help_lists_what_a_student_needs_and_says_where_the_rest_is(monkeypatch, capsys):
-    every = set(typer.main.get_command(cli.application()).commands)
+def test_help_lists_the_commands_for_students_and_help_all_the_rest(monkeypatch, capsys):
+    commands = set(typer.main.get_command(cli.application()).commands)
     assert run(monkeypatch, "--help") == 0
     short = capsys.readouterr().out
     assert listed(short) == {"start", "doctor", "reset", "report", "join", "hand"}
     assert "--help-all" in short
     assert run(monkeypatch, "--help-all") == 0
-    assert listed(capsys.readouterr().out) == every
-    assert run(monkeypatch, "--help") == 0  # as before: in one process too
+    assert listed(capsys.readouterr().out) == commands
+    assert run(monkeypatch, "--help") == 0  # as before, also in the same process
     assert capsys.readouterr().out == short
 
 
 def completed(words: str) -> list[str]:
-    """Return what bash completes the last word to."""
-    asked = {"_LAB_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    """Return bash's completions of the last word."""
+    request = {"_LAB_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
     lab = [sys.executable, "-c", "from labkit.cli import main; main()"]
-    return subprocess.run(lab, capture_output=True, text=True, env=os.environ | asked).stdout.split()
+    return subprocess.run(lab, capture_output=True, text=True, env=os.environ | request).stdout.split()
 
 
 def test_the_tab_key_completes_all_commands():
     assert {"start", "hub", "roofline"} <= set(completed("lab "))
 
 
-def test_a_command_waits_for_nothing_that_is_slow_to_import():
+def test_the_command_line_imports_nothing_slow():
     code = "import labkit.cli, sys; print(*{name.partition('.')[0] for name in sys.modules})"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.split()
     assert "labkit" in loaded

@@ -1,4 +1,4 @@
-"""JupyterLab as `./lab start` starts it: who can reach its kernels, and what they say after a restart."""
+"""JupyterLab under `./lab start`: access to its kernels, their configuration, and errors after a restart."""
 
 import contextlib
 import json
@@ -20,7 +20,7 @@ from labkit.system import kernels, processes
 
 pytestmark = pytest.mark.slow  # each starts JupyterLab or a kernel
 NOBODY = 65534
-# Configuration that users have for programs of their own: none may reach the kit's.
+# Users' own configuration, which must not affect the kit's programs.
 OPEN_SERVER = {"token": "", "password": "", "allow_origin": "*", "disable_check_xsrf": True, "certfile": "/gone.pem"}
 CONFIGURATION = {
     ".jupyter/jupyter_server_config.json": json.dumps({"ServerApp": OPEN_SERVER, "IdentityProvider": {"token": ""}}),
@@ -36,19 +36,19 @@ START = [sys.executable, "-c", "from labkit.cli import main; main()", "start", "
 
 
 class Lab:
-    """A running `./lab start --no-browser`, heard by its REST interface."""
+    """A running `./lab start --no-browser`, accessed through its REST API."""
 
     def __init__(self, home: Path):
-        home = home / ("long-" * 20)  # Jupyter's own folder in there has too long a path for a socket
+        home = home / ("long-" * 20)  # so long that a socket path in Jupyter's own folder would be too long
         home.mkdir()
         for name, text in CONFIGURATION.items():
             file = home / name
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text)
-        self.log = home / "log"
+        self.log, self.labs = home / "log", home / "labs"
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
-                [*START, home / "labs"],
+                [*START, self.labs],
                 env={
                     **os.environ,
                     **VARIABLES,
@@ -71,31 +71,31 @@ class Lab:
         while time.monotonic() < deadline and self.process.poll() is None:
             with contextlib.suppress(StopIteration, ValueError, requests.ConnectionError):
                 info = next(Path("/tmp").glob(f"lab-kernels-*/jpserver-{self.process.pid}.json"))
-                self.folder, told = info.parent, json.loads(info.read_text())
-                self.port, self.url, self.token = told["port"], told["url"], told["token"]
-                self.ask("GET", "status")
+                self.folder, server = info.parent, json.loads(info.read_text())
+                self.port, self.url, self.token = server["port"], server["url"], server["token"]
+                self.request("GET", "status")
                 return
             time.sleep(0.1)
         raise AssertionError(self.log.read_text())
 
-    def ask(self, method: str, what: str, /, **body) -> dict:
+    def request(self, method: str, endpoint: str, /, **body) -> dict:
         headers = {"Authorization": f"token {self.token}"}
-        reply = requests.request(method, f"{self.url}api/{what}", json=body, headers=headers, timeout=60)
+        reply = requests.request(method, f"{self.url}api/{endpoint}", json=body, headers=headers, timeout=60)
         reply.raise_for_status()
         return reply.json() if reply.content else {}
 
-    def end(self, how: int = signal.SIGTERM) -> int:
+    def end(self, number: int = signal.SIGTERM) -> int:
         if self.process.poll() is None:
-            self.process.send_signal(how)
+            self.process.send_signal(number)
         return self.process.wait(timeout=60)
 
 
 class Notebook:
-    """A notebook that is open in `lab`, with its kernel."""
+    """An open notebook in `lab`, with its kernel."""
 
     def __init__(self, lab: Lab, name: str):
         self.lab = lab
-        session = lab.ask(
+        session = lab.request(
             "POST", "sessions", path=name, name=name, type="notebook", kernel={"name": kernels.KERNEL["name"]}
         )
         self.session, self.kernel = session["id"], session["kernel"]["id"]
@@ -105,7 +105,7 @@ class Notebook:
         self._wait_for_kernel()
 
     def _wait_for_kernel(self) -> None:
-        """Wait until the kernel answers; the client takes one that misses a heartbeat as it starts for dead."""
+        """Wait until the kernel answers; the client raises if it misses a heartbeat while starting."""
         deadline = time.monotonic() + 120
         while True:
             try:
@@ -115,27 +115,27 @@ class Notebook:
                     raise
 
     def run(self, code: str) -> tuple[dict, str]:
-        """Run a cell; give the kernel's reply, and what was printed."""
+        """Run a cell; return the kernel's reply and the output."""
         printed = []
 
-        def hear(message: dict) -> None:
+        def on_output(message: dict) -> None:
             printed.append(message["content"].get("text", ""))
 
-        return self.client.execute_interactive(code, timeout=60, output_hook=hear)["content"], "".join(printed)
+        return self.client.execute_interactive(code, timeout=60, output_hook=on_output)["content"], "".join(printed)
 
     def debug(self, command: str, arguments: dict) -> dict:
-        """Send a message of JupyterLab's debugger; give the kernel's reply."""
+        """Send a message as JupyterLab's debugger does; return the kernel's reply."""
         content = {"type": "request", "seq": 1, "command": command, "arguments": arguments}
         channel = self.client.control_channel
-        sent = self.client.session.msg("debug_request", content)
-        channel.send(sent)
+        request = self.client.session.msg("debug_request", content)
+        channel.send(request)
         while True:
             reply = channel.get_msg(timeout=60)
-            if reply["parent_header"].get("msg_id") == sent["header"]["msg_id"]:
+            if reply["parent_header"].get("msg_id") == request["header"]["msg_id"]:
                 return reply["content"]
 
     def restart(self) -> None:
-        self.lab.ask("POST", f"kernels/{self.kernel}/restart")
+        self.lab.request("POST", f"kernels/{self.kernel}/restart")
         self._wait_for_kernel()
 
     def process(self) -> psutil.Process:
@@ -143,7 +143,7 @@ class Notebook:
 
     def close(self) -> None:
         self.client.stop_channels()
-        self.lab.ask("DELETE", f"sessions/{self.session}")
+        self.lab.request("DELETE", f"sessions/{self.session}")
 
 
 @pytest.fixture(scope="module")
@@ -160,37 +160,37 @@ def notebook(lab):
     notebook.close()
 
 
-def test_nobody_gets_in_without_the_token_whatever_a_configuration_file_says(lab):
+def test_access_needs_the_token_despite_the_users_configuration(lab):
     assert lab.token
-    for method, what in (("GET", "contents"), ("POST", "terminals"), ("POST", "kernels")):
-        assert requests.request(method, f"{lab.url}api/{what}", timeout=60).status_code == 403
+    for method, endpoint in (("GET", "contents"), ("POST", "terminals"), ("POST", "kernels")):
+        assert requests.request(method, f"{lab.url}api/{endpoint}", timeout=60).status_code == 403
     reply = requests.get(f"{lab.url}api/contents?token={lab.token}", headers={"Origin": "http://x.test"}, timeout=60)
     assert reply.headers.get("Access-Control-Allow-Origin") != "*"
 
 
-def test_no_configuration_of_the_user_reaches_a_notebook(notebook):
-    for code, answer in {
+def test_the_users_configuration_does_not_affect_a_notebook(notebook):
+    for code, value in {
         "'intruder' in globals()": False,
         "__import__('os').environ.get('PMI_FD')": None,
-        "__import__('os').environ['LAB_CLEARED']": "KERAS_BACKEND OMP_NUM_THREADS",
+        "{'KERAS_BACKEND', 'OMP_NUM_THREADS'} <= {*__import__('os').environ['LAB_CLEARED'].split()}": True,
         "(keras.config.backend(), keras.config.floatx(), keras.config.image_data_format())": (
             *("tensorflow", "float32", "channels_last"),
         ),
         "(mpl.rcParams['text.usetex'], 'inline' in mpl.get_backend())": (False, True),
     }.items():
         start = "import keras, matplotlib as mpl; from labkit.display import plots; plots.use_style()\n"
-        assert notebook.run(f"{start}print(repr({code}))")[1].strip() == repr(answer)
+        assert notebook.run(f"{start}print(repr({code}))")[1].strip() == repr(value)
 
 
 def listeners(process: psutil.Process) -> list[tuple[str, int]]:
-    return [tuple(one.laddr) for one in process.net_connections("inet") if not one.raddr]
+    return [tuple(connection.laddr) for connection in process.net_connections("inet") if not connection.raddr]
 
 
 def sockets(process: psutil.Process) -> list[Path]:
-    return [Path(one.laddr) for one in process.net_connections("unix") if one.laddr]
+    return [Path(connection.laddr) for connection in process.net_connections("unix") if connection.laddr]
 
 
-def test_kernels_have_no_tcp_port_also_after_a_restart(lab, notebook):
+def test_kernels_have_no_tcp_port_even_after_a_restart(lab, notebook):
     other = Notebook(lab, "00_welcome.ipynb")
     assert listeners(notebook.process()) == listeners(other.process()) == []
     other.close()
@@ -199,19 +199,20 @@ def test_kernels_have_no_tcp_port_also_after_a_restart(lab, notebook):
     assert listeners(psutil.Process(lab.process.pid)) == [("127.0.0.1", lab.port)]
 
 
-def test_a_debugger_that_is_switched_on_opens_no_port(notebook):
-    """debugpy's adapter runs code for whoever connects to it, also after the debugger was switched off."""
+def test_switching_on_the_debugger_opens_no_port(notebook):
+    """debugpy's adapter runs code for any client, even after the debugger was switched off."""
     process = notebook.process()
     attach = {"initialize": {"clientID": "test", "adapterID": ""}, "attach": {}, "configurationDone": {}}
     replies = [notebook.debug(command, arguments) for command, arguments in attach.items()]
-    named = {"JPY_PARENT_PID": str(notebook.lab.process.pid), "JPY_SESSION_NAME": process.environ()["JPY_SESSION_NAME"]}
-    family = processes.find(lambda one: named.items() <= processes.environ_of(one).items())  # the adapter is no child
+    marks = {"JPY_PARENT_PID": str(notebook.lab.process.pid), "JPY_SESSION_NAME": process.environ()["JPY_SESSION_NAME"]}
+    # By its variables, as the adapter is not a child of the kernel.
+    family = processes.find(lambda candidate: marks.items() <= processes.environ_of(candidate).items())
     assert process in family
-    assert [listeners(one) for one in family] == [[]] * len(family), replies
+    assert [listeners(member) for member in family] == [[]] * len(family), replies
     assert "debugger" not in notebook.client.kernel_info(reply=True, timeout=60)["content"]["supported_features"]
 
 
-def test_a_kernels_temporary_files_are_its_owners_alone_and_go_with_it(lab):
+def test_a_kernels_temporary_files_are_private_and_removed_with_it(lab):
     notebook = Notebook(lab, "00_welcome.ipynb")
     folder = Path(notebook.run("import tempfile; print(tempfile.gettempdir())")[1].strip())
     assert stat.S_IMODE(folder.stat().st_mode) & 0o077 == 0
@@ -224,13 +225,24 @@ def test_a_kernels_temporary_files_are_its_owners_alone_and_go_with_it(lab):
     assert not folder.exists()
 
 
-def test_who_came_by_ssh_gets_the_command_that_leads_here_and_to_nobody_else(lab):
-    """Below the address; `localhost` in it could lead to what another user has at ::1."""
-    told = lab.log.read_text().partition(f"127.0.0.1:{lab.port}/lab/tree")[2]
-    assert f"\n        ssh -N -L {lab.port}:127.0.0.1:{lab.port} -p 2222 ada@192.0.2.1\n" in told
+def test_start_prints_where_the_labs_are_the_address_and_how_to_stop(lab):
+    """Over ssh, the forwarding command too; `localhost` in it could lead to what another user has at ::1."""
+    address = f"127.0.0.1:{lab.port}"
+    assert processes.wait_until(lambda: lab.log.read_text().count("\n") == 4, 60), lab.log.read_text()
+    labs, link, stop, ssh = lab.log.read_text().splitlines()
+    assert labs == f"Your labs: {lab.labs}"
+    assert requests.get(link.removeprefix("Address:").strip(), timeout=60).status_code == 200
+    assert "Ctrl-C" in stop
+    assert ssh.endswith(f"ssh -N -L {lab.port}:{address} -p 2222 ada@192.0.2.1")
 
 
-def test_all_that_leads_to_a_kernel_is_in_a_folder_for_its_owner_alone(lab, notebook):
+def test_jupyterlabs_log_which_has_the_token_is_its_owners_alone(lab):
+    log = lab.labs / ".jupyterlab.log"
+    assert stat.S_IMODE(log.stat().st_mode) == 0o600
+    assert lab.token in log.read_text()
+
+
+def test_all_sockets_of_a_kernel_are_in_a_private_folder(lab, notebook):
     assert {path.parent for path in sockets(notebook.process())} == {lab.folder}
     assert lab.folder.stat().st_uid == os.geteuid()
     assert stat.S_IMODE(lab.folder.stat().st_mode) & 0o077 == 0
@@ -251,14 +263,14 @@ def test_another_user_cannot_connect_to_a_kernel(lab, notebook):
                 os.seteuid(0)
 
 
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGHUP])
-def test_jupyterlab_that_is_ended_leaves_nothing_behind(tmp_path, how):
-    """By a closed terminal too."""
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_stopping_jupyterlab_leaves_nothing_behind(tmp_path, number):
+    """Closing its terminal (SIGHUP) stops it too."""
     lab = Lab(tmp_path)
     try:
         kernel = Notebook(lab, "00_welcome.ipynb").process()
     finally:
-        status = lab.end(how)
+        status = lab.end(number)
     assert status == 0
     assert psutil.wait_procs([kernel], timeout=10)[1] == []
     assert not lab.folder.exists()
@@ -273,8 +285,8 @@ def test_after_a_restart_a_name_error_says_to_run_the_cells_above(notebook):
     assert "Run All Above" not in "".join(reply["traceback"])
 
 
-def test_a_notebooks_names_are_its_cells_alone(notebook):
-    """What explains errors, and the way kernels are started, put nothing beside what ipykernel has there."""
+def test_a_notebook_has_no_names_but_its_cells_own(notebook):
+    """Explaining errors and starting the kernel add no names to ipykernel's."""
     _, printed = notebook.run("print(sorted(name for name in dir() if not name.startswith('_')))")
     assert printed == "['In', 'Out', 'exit', 'get_ipython', 'open', 'quit']\n"
     assert notebook.run("import sys; print('' in sys.path, 'launch' in sys.modules)")[1] == "True False\n"

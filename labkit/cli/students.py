@@ -1,4 +1,4 @@
-"""Commands for students: the labs, the machine, the room."""
+"""Commands for students: set up, open the labs, check the machine, report results."""
 
 import functools
 import json
@@ -15,31 +15,32 @@ from labkit.system.errors import LabError
 
 app = typer.Typer()
 command = functools.partial(app.command, rich_help_panel="The labs")
+LOG = ".jupyterlab.log"  # in the student's folder
 
 
 @command(epilog="Example: `./lab setup` or `./lab setup --from /media/stick/labs`")
 def setup(
     source: Annotated[
-        str | None, typer.Option("--from", help="the folder of a pack (`./lab pack`): needs no network")
+        str | None, typer.Option("--from", help="install offline from this folder, written by `./lab pack`")
     ] = None,
     classroom: Annotated[
-        bool, typer.Option("--classroom", help="bring what teaching takes too: guide, board, hub")
+        bool, typer.Option("--classroom", help="add the packages for teaching: guide, board, hub")
     ] = False,
-    author: Annotated[bool, typer.Option("--author", help="bring what writing and testing labs takes too")] = False,
+    author: Annotated[bool, typer.Option("--author", help="add the packages for writing and testing labs")] = False,
     torch: Annotated[
         bool, typer.Option("--torch", help="add PyTorch for CPUs, for labs 03 and 11: 1 GB, half a minute")
     ] = False,
     openmp: Annotated[
         bool,
-        typer.Option("--openmp", help="add TensorFlow of 2023 with OpenMP, for a section of lab 03: 1.2 GB"),
+        typer.Option("--openmp", help="add the 2023 TensorFlow with OpenMP, for a section of lab 03: 1.2 GB"),
     ] = False,
 ) -> None:
-    """Make the environment, or repair it. Every command does it when needed.
+    """Create or repair the environment. Other commands do this when needed.
 
-    It is in `.venv`: 3 GB, about two minutes, over the network. The log is `.lab/setup.log`. If set-up was interrupted,
-    the same command resumes. Packages for teaching and writing labs are added by the first command that needs them, or
-    here, before a day without a network. PyTorch and the TensorFlow of 2023 are added only with `--torch` and
-    `--openmp`, in folders of their own.
+    It goes into `.venv`: 3 GB, about two minutes, over the network. The log is `.lab/setup.log`. After an interruption,
+    the same command resumes. Packages for teaching and for writing labs are added by the first command that needs them;
+    add them here before a day without a network. PyTorch and the 2023 TensorFlow are added only with `--torch` and
+    `--openmp`, in separate folders.
     """
     from labkit.cli.setup import install_openmp, install_torch
 
@@ -47,9 +48,9 @@ def setup(
         install_torch()
     if openmp:
         install_openmp()
-    print("The environment is ready. Next: ./lab start")  # ./lab has made it, or this could not run
+    print("The environment is ready. Next: ./lab start")  # the script `lab` has created it, or this could not run
     if os.geteuid() == 0 and (reason := account_access.problem()):
-        print(f"Other accounts, as of a hub's students, can't use it: {reason}. For those, {account_access.REMEDY}.")
+        print(f"Other accounts (a hub's students, say) can't use it: {reason}. For them, {account_access.REMEDY}.")
 
 
 @command(epilog="Example: `./lab start 07 --no-browser --port 8899`")
@@ -57,16 +58,16 @@ def start(
     folder: StudentFolder,
     lab: Annotated[str, typer.Argument(help="the lab to open, such as 07")] = "00",
     browser: Annotated[bool, typer.Option(help="open a browser window")] = True,
-    port: Annotated[int, typer.Option(help="the first port to try", min=1, max=65535)] = 8888,
+    port: Annotated[int, typer.Option(help="first port to try", min=1, max=65535)] = 8888,
     with_huge_pages: Annotated[
-        bool, typer.Option("--huge-pages", help="give the kernels, and what they start, pages of 2 MB (lab 03)")
+        bool, typer.Option("--huge-pages", help="run kernels and their child processes with 2 MB pages (lab 03)")
     ] = False,
 ) -> None:
     """Open the labs in JupyterLab, on this machine only and with a token.
 
-    You work in copies in your own folder, which git ignores: an update of the kit never meets your work. What cells
-    write goes into `work/` there. `AGENTS.md` there tells coding assistants to explain, not to solve; it is yours to
-    change. It runs until Ctrl-C; without a browser on this machine, open the printed address.
+    You work on copies in your own folder, which git ignores, so updating the kit never touches your work. Cells write
+    their files to `work/` there. `AGENTS.md` there asks coding assistants to explain rather than solve; edit it if you
+    like. Stop JupyterLab with Ctrl-C. If no browser opens, open the printed address.
     """
     from jupyter_core.paths import SYSTEM_CONFIG_PATH
     from jupyterlab.labapp import LabApp
@@ -80,10 +81,10 @@ def start(
     os.environ.update(kernels.JUPYTER_VARIABLES)
     SYSTEM_CONFIG_PATH.clear()  # /etc/jupyter, which could start servers without a token
     if with_huge_pages and (reason := huge_pages.problem()):
-        print(f"--huge-pages changes nothing here: {reason}.")
+        print(f"--huge-pages has no effect on this machine: {reason}.")
     elif with_huge_pages:
         os.environ.update(huge_pages.VARIABLES)
-        print("The kernels have pages of 2 MB: what they measure may differ from what they measured without.")
+        print("Kernels use 2 MB pages: measurements may differ from those without.")
     options = [
         f"--ServerApp.root_dir={folder}",
         f"--LabApp.default_url=/lab/tree/{notebook.name}",
@@ -91,20 +92,29 @@ def start(
         f"--ServerApp.port={port}",
         f"--KernelManager.transport={kernels.TRANSPORT}",
         *([] if browser else ["--no-browser"]),
-        *(["--allow-root"] if os.geteuid() == 0 else []),  # containers; Jupyter refuses to start otherwise
+        *(["--allow-root"] if os.geteuid() == 0 else []),  # in containers, where Jupyter would refuse to start
     ]
-    if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:  # a terminal that is closed ends JupyterLab in good order
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:  # shut down cleanly when the terminal closes
         signal.signal(signal.SIGHUP, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
-    with kernels.private_folder() as runtime:
-        os.environ["JUPYTER_RUNTIME_DIR"] = str(runtime)  # for the kernels' sockets, and a file that has the token
-        server = LabApp.initialize_server(argv=options)
-        if not server.identity_provider.token:
+    log = folder / LOG
+    with kernels.private_folder() as runtime, terminal.errors_to(log):
+        os.environ["JUPYTER_RUNTIME_DIR"] = str(runtime)  # for the kernels' sockets, and a file with the token
+        try:
+            server = LabApp.initialize_server(argv=options)
+        except SystemExit:
+            raise LabError(f"JupyterLab did not start; {paths.shown(log)} says why.") from None
+        token = server.identity_provider.token
+        if not token:
             raise LabError(
                 f"JupyterLab would start without a token: delete what is in {os.environ['JUPYTER_CONFIG_DIR']}."
             )
+        lines = [
+            f"Address:   http://127.0.0.1:{server.port}/lab/tree/{notebook.name}?token={token}",
+            f"To stop:   Ctrl-C (JupyterLab's log: {paths.shown(log)})",
+        ]
         if forward := _forward_command(server.port):
-            told = f"\n    Have this run on your own machine, and open the last address there:\n        {forward}\n"
-            server.io_loop.add_callback(print, told, flush=True)  # below the address, which the start prints
+            lines.append(f"By ssh:    run this on your own machine, then open the address there: {forward}")
+        server.io_loop.add_callback(print, "\n".join(lines), flush=True)  # once it listens
         server.start()
 
 
@@ -113,35 +123,35 @@ def kernel(
     folder: StudentFolder,
     prefix: Annotated[
         Path | None,
-        typer.Option(exists=True, file_okay=False, help="the environment of a server, for all its users"),
+        typer.Option(exists=True, file_okay=False, help="register in this server environment, for all its users"),
     ] = None,
 ) -> None:
-    """Register the labs' kernel for a JupyterHub, Open OnDemand or VS Code run by others, and make your copies.
+    """Register the labs' kernel for an existing JupyterHub, Open OnDemand or VS Code, and make your copies.
 
     There, the notebooks in your folder open with the kernel *CPU labs*: this kit's Python, programs and settings, as
-    under `./lab start`. With --prefix, each user makes copies by the same command without it. `docs/machines.md` says
-    what differs on such servers, and how to remove the kernel.
+    under `./lab start`. If the kernel was registered with --prefix, each user runs this command without it to get
+    copies. `docs/machines.md` explains what differs on such servers, and how to remove the kernel.
     """
     from labkit.doctor import probes
     from labkit.system import kernels
 
     if prefix:
-        os.umask(0o022)  # others are to read it
+        os.umask(0o022)  # readable by the server's users
     spec = kernels.register(prefix)
     probe = probes.try_python(probes.SCRIPTS / "kernel.py", spec.parents[1])
     if probe.error:
-        raise LabError(f"the kernel in {spec} does not start: {' '.join(probe.error.split())}. See ./lab doctor.")
-    print(f"The kernel {kernels.KERNEL['display_name']} works. Servers find it after their page is reloaded: {spec}")
+        raise LabError(f"the kernel in {spec} does not start: {' '.join(probe.error.split())}. Run ./lab doctor.")
+    print(f"The kernel {kernels.KERNEL['display_name']} works. Reload the server's page to see it: {spec}")
     if prefix is None:
         _report_copies(folder)
     elif reason := account_access.problem():
-        print(f"Other accounts can't use it: {reason}. For those, {account_access.REMEDY}.")
+        print(f"Other accounts can't use it: {reason}. For them, {account_access.REMEDY}.")
 
 
 def _forward_command(port: int) -> str:
-    """Return what leads from the machine of whoever came by ssh to this port here; nothing for others.
+    """Return the command that forwards this port to the user's own machine; empty outside an SSH session.
 
-    `localhost` would be ::1 first, where other users of this machine can listen at the same port.
+    `localhost` could resolve to ::1 first, where other users of this machine can listen on the same port.
     """
     user = os.environ.get("USER", "you")
     match os.environ.get("SSH_CONNECTION", "").split():  # ssh(1)
@@ -153,24 +163,24 @@ def _forward_command(port: int) -> str:
 
 
 def _report_copies(folder: Path) -> None:
-    """Bring the student's copies up to date, and print what became of them."""
+    """Update the student's copies and report the changes."""
     from labkit.exercises import working_copies
 
     update = working_copies.update(folder)
-    print(f"Your labs are in {paths.shown(folder)}")
+    print(f"Your labs: {paths.shown(folder)}")
     if update.refreshed:
-        print(f"Refreshed, since the kit has a new version and you had not edited yours: {', '.join(update.refreshed)}")
+        print(f"Updated to the kit's new version (you had not edited them): {', '.join(update.refreshed)}")
     for lab in update.outdated:
-        print(f"Lab {lab} has a new version, and yours is kept. To get the new one beside yours: ./lab reset {lab}")
+        print(f"Lab {lab} has a new version; your edited copy is unchanged. To get the new one too: ./lab reset {lab}")
 
 
 @command(epilog="Example: `./lab doctor --json > machine.json`")
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="print all results as JSON, for programs")] = False,
 ) -> None:
-    """Check whether this machine can run each lab, and say what to do if not.
+    """Check whether this machine can run each lab, and how to fix what is missing.
 
-    It prints a table; with --json, all that it found. Exit code 1 when a lab can't run.
+    Prints a table, or with --json all details. Exit code 1 if a lab can't run.
     """
     from labkit.doctor import checks, view
 
@@ -187,36 +197,37 @@ def reset(
     lab: LabNumber,
     folder: StudentFolder,
 ) -> None:
-    """Put a fresh copy of a lab in your folder; yours is kept beside it, numbered.
+    """Replace your copy of a lab with a fresh one; the old copy is kept as a backup.
 
-    It is kept as `NN_topic.backup-1.ipynb`, then `-2`, and so on. What its cells wrote into `work/` stays.
+    Backups are called `NN_topic.backup-1.ipynb`, then `-2`, and so on. Files in `work/` are kept.
     """
     from labkit.exercises import catalogue, working_copies
 
     info = catalogue.find(lab)
-    kept = working_copies.reset(info, folder)
+    backup = working_copies.reset(info, folder)
     copy = paths.shown(working_copies.copy_path(info, folder))
-    print(f"{copy} is fresh." + (f" Yours: {paths.shown(kept)}" if kept else ""))
+    print(f"{copy} is a fresh copy." + (f" Your old one: {paths.shown(backup)}" if backup else ""))
 
 
 @command(epilog="Example: `./lab report --out my-report.html`")
 def report(
     folder: StudentFolder,
-    out: Annotated[Path, typer.Option(help="the page to write")] = Path("lab-report.html"),
+    out: Annotated[Path, typer.Option(help="the HTML file to write")] = Path("lab-report.html"),
     results: Annotated[
-        Path | None, typer.Option("--from", help="where the labs left their results", show_default="my-labs/work")
+        Path | None, typer.Option("--from", help="folder with the labs' results", show_default="my-labs/work")
     ] = None,
     as_json: Annotated[
-        Path | None, typer.Option("--json", help="write this machine's results there instead, for data/machines/")
+        Path | None,
+        typer.Option("--json", help="write this machine's results to this file instead, for data/machines/"),
     ] = None,
 ) -> None:
-    """Make one page to take home: the machine, what you measured, the pictures, the exercises passed.
+    """Create a one-page report to take home: your machine, measurements, plots and passed exercises.
 
-    It says which figures were disturbed by other work. If you are in a room, the table of guesses also has the room's
-    results: median and range, from five machines on. The page reads on a phone and prints on A4.
+    It marks figures that other work disturbed. If you are in a room, the table of guesses also shows the room's
+    results, as median and range, from five machines on. The page is readable on a phone and prints on A4.
 
-    With --json, it writes the closing tables and the machine's limits to a file that others can compare with. The labs
-    that were run must have run in full on an idle machine.
+    With --json, it writes the closing tables and the machine's limits to a file, for comparison with other machines.
+    All labs in it must have run in full on an idle machine.
     """
     from labkit.exercises import classroom_link
     from labkit.report import machine, page
@@ -224,8 +235,8 @@ def report(
     if as_json:
         collected = machine.collect(results or folder / "work")
         files.write(as_json, json.dumps(collected, indent=1) + "\n")
-        print(f"wrote {paths.shown(as_json)} with labs {', '.join(collected['labs'])}")
+        print(f"wrote {paths.shown(as_json)}: labs {', '.join(collected['labs'])}")
         return
     html = page.render(results or folder / "work", *classroom_link.results(folder))
     files.write(out, html, "name another file with --out")
-    print(f"wrote {paths.shown(out)}: open it in a browser; it needs no network")
+    print(f"wrote {paths.shown(out)}: open it in a browser (works offline)")

@@ -1,48 +1,67 @@
-"""Printing to a terminal: other people's words can't move the cursor, change colours, or turn a line around."""
+"""Safe printing to a terminal: untrusted text can't move the cursor, change colours or reverse a line."""
 
+import contextlib
+import os
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-# Controls of a terminal (C0 but for tab and newline, DEL, C1), of the direction of writing, and surrogates.
+# Control characters (C0 except tab and newline, DEL, C1), controls of writing direction, and surrogates.
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-INSTEAD = "\N{REPLACEMENT CHARACTER}"
-MAX_LINE = 600  # the letters that a line of an error has at most
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+MAX_LINE = 600  # characters per line of an error
 
 
-def harmless(text: str) -> str:
-    """Return a text in which nothing acts on a terminal: `INSTEAD` stands for each control."""
-    return _CONTROLS.sub(INSTEAD, text)
+def sanitize(text: str) -> str:
+    """Replace each control character in a text with `REPLACEMENT`."""
+    return _CONTROLS.sub(REPLACEMENT, text)
 
 
 def say(text: str) -> None:
-    """Print an error or a warning: harmless, and without the middle of lines that are very long."""
+    """Print an error or a warning, sanitized and with very long lines shortened in the middle."""
     lines = (
         line if len(line) <= MAX_LINE else f"{line[: MAX_LINE // 2]} … {line[-MAX_LINE // 2 :]}"
-        for line in harmless(text).split("\n")
+        for line in sanitize(text).split("\n")
     )
     print("\n".join(lines), file=sys.stderr)
 
 
+@contextlib.contextmanager
+def errors_to(log: Path) -> Iterator[None]:
+    """Redirect standard error, of programs started meanwhile too, to a new file that only its owner can read."""
+    log.unlink(missing_ok=True)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
+    descriptor, terminal = os.open(log, flags, 0o600), os.dup(2)
+    os.dup2(descriptor, 2)
+    os.close(descriptor)
+    try:
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(terminal, 2)
+        os.close(terminal)
+
+
 def console() -> "Console":
-    """Return a console on which tables and lines can be printed, whoever wrote their words."""
+    """Return a console that prints untrusted tables and lines safely."""
     from rich.console import Console, ConsoleOptions, RenderableType
     from rich.segment import Segment
 
-    class HarmlessConsole(Console):
+    class SafeConsole(Console):
         def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
             for segment in super().render(renderable, options):
-                yield segment if segment.control else segment._replace(text=harmless(segment.text))
+                yield segment if segment.control else segment._replace(text=sanitize(segment.text))
 
-    return HarmlessConsole()
+    return SafeConsole()
 
 
 def prepare_streams() -> None:
-    """Print letters that standard output and error lack as `\\u2026`."""
+    """Print characters that the encoding of standard output and error lacks as `\\u2026`."""
     for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):  # not a test's
+        if hasattr(stream, "reconfigure"):  # not in tests
             stream.reconfigure(errors="backslashreplace")
