@@ -1,4 +1,4 @@
-"""A Slurm to submit jobs to, a real cluster's or a small one on this machine, and jobs to follow."""
+"""Slurm: a real cluster's or a small one on this machine; submit jobs and follow them."""
 
 from typing import TYPE_CHECKING
 

@@ -113,8 +113,8 @@ def stop_slurm() -> bool:
     return Cluster().down()
 
 
-def watch_nodes(slurm: Slurm | None, where: str) -> AbstractContextManager[load.Others]:
-    """Watch other processes' use of the cores while jobs run, or ranks where there is no Slurm; see `load.watch`."""
+def watch_nodes(slurm: Slurm | None, where: str) -> AbstractContextManager[load.Contention]:
+    """Watch other processes' use of the cores while jobs run, or ranks without Slurm; see `load.watch`."""
     if slurm and slurm.kind == "real":
         return load.watch(where, unknown="the jobs run on the cluster's nodes, not here")
     return load.watch(where, also=[slurm.supervisor_pid] if slurm else ())
@@ -138,7 +138,7 @@ def obstacle() -> str:
         socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET, socket.SOCK_STREAM, 0, socket.AI_ADDRCONFIG)
     except OSError:
         return (
-            "this machine has no address but loopback's, so Slurm cannot resolve its own name. Join a network, or as "
+            "this machine has only a loopback address, so Slurm cannot resolve its own name. Join a network, or as "
             "root: `ip addr add 192.0.2.1/32 dev lo`, an address reserved for examples"
         )
     if _user(os.geteuid()) == str(os.geteuid()):
@@ -190,18 +190,20 @@ class Cluster:
             raise LabError(f"cannot start Slurm here: {reason}")
         with self._locked():
             if running := self.slurm():
-                up_rate = _network(self.link.readlink())[0]
-                if (running.nodes, up_rate) != (nodes, rate):
-                    up = f"{running.nodes} nodes"
-                    if up_rate or rate:
-                        up += f" on wires of {show_rate(parse_rate(up_rate))}" if up_rate else " without wires"
-                    raise LabError(f"a cluster of {up} is up: end it first with ./lab cluster down")
+                running_rate = _network(self.link.readlink())[0]
+                if (running.nodes, running_rate) != (nodes, rate):
+                    size = f"{running.nodes} nodes"
+                    if running_rate or rate:
+                        size += (
+                            f" on wires of {show_rate(parse_rate(running_rate))}" if running_rate else " without wires"
+                        )
+                    raise LabError(f"a cluster of {size} is up: end it first with ./lab cluster down")
                 return running
             self._clear()
             self._start(nodes, until, rate)
             if running := self.slurm():
                 return running
-            raise LabError("Slurm came up and ended at once: ./lab cluster status shows why.")
+            raise LabError("Slurm started and ended at once: ./lab cluster status shows why.")
 
     def slurm(self) -> Slurm | None:
         """Return the small Slurm if it is up and complete, else None."""
@@ -244,7 +246,7 @@ class Cluster:
             raise LabError(f"cannot write to {shown(path.parent)}: {error.strerror}. Check its owner.") from error
         with lock:
             if not processes.wait_until(lambda: locks.try_lock(lock), LOCK_TIMEOUT_S):
-                raise LabError(f"another process starts or ends this cluster: see `fuser -v {shown(path)}`.")
+                raise LabError(f"another process is starting or ending this cluster: see `fuser -v {shown(path)}`.")
             yield
 
     def _target(self) -> Path | None:
@@ -392,23 +394,24 @@ def _supervisor_pid(folder: Path) -> int | None:
 
 def _kill_leftovers(folder: Path) -> None:
     """Kill the processes that a killed supervisor left behind, and clients that still wait for an answer."""
-    spared = {os.getpid(), *(process.pid for process in psutil.Process().parents())}
+    excluded = {os.getpid(), *(process.pid for process in psutil.Process().parents())}
 
-    def left() -> list[psutil.Process]:
-        return processes.find(lambda process: process.pid not in spared and _belongs(process, folder))
+    def leftovers() -> list[psutil.Process]:
+        return processes.find(lambda process: process.pid not in excluded and _belongs(process, folder))
 
-    if not processes.wait_until(lambda: not left(), 1.0):  # most end on their own
-        processes.end_all(lambda: processes.with_children(left()))
+    if not processes.wait_until(lambda: not leftovers(), 1.0):  # most end on their own
+        processes.end_all(lambda: processes.with_children(leftovers()))
 
 
 def _belongs(process: psutil.Process, folder: Path) -> bool:
     """Return whether a process belongs to the cluster in a folder.
 
     SLURM_CONF alone proves nothing: a terminal or notebook that uses the cluster has it too. Slurm's own programs have
-    it and a known name; only processes of jobs have the cluster's name in their environment.
+    it and a known name, but slurmstepd of Slurm 24.11 erases its environment: it runs in the cluster's folder. Only
+    processes of jobs have the cluster's name in their environment.
     """
     environ = processes.environ_of(process)
     if environ.get("SLURM_CLUSTER_NAME") == folder.name:
         return True
-    ours = environ.get("SLURM_CONF") == str(folder / supervisor.CONF)
-    return ours and process.name() in supervisor.PROGRAMS
+    is_near = environ.get("SLURM_CONF") == str(folder / supervisor.CONF) or process.cwd() == str(folder)
+    return is_near and process.name() in supervisor.PROGRAMS

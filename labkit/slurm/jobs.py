@@ -20,7 +20,7 @@ from labkit.slurm.cluster import Slurm
 from labkit.system.errors import LabError
 
 COMMAND_TIMEOUT_S = 60.0  # the limit for one of Slurm's commands
-OWN_TIMEOUT_S = 10.0  # the limit with the small Slurm: once it is gone, its commands look for it for a minute
+SMALL_TIMEOUT_S = 10.0  # the limit with the small Slurm: once it is gone, its commands look for it for a minute
 QUEUE_TIMEOUT_S = 120.0  # the limit for a job to start
 JOB_TIMEOUT_S = 600.0  # the limit for a job to end, including its time in the queue
 OUTPUT_TIMEOUT_S = 60.0  # the limit for a file written by a node to appear here, on a shared file system
@@ -51,7 +51,7 @@ def slurm_command(*argv: object) -> str:
     LabError
         If it fails or does not answer, with its error.
     """
-    return _shown(argv, LabError)
+    return _print_and_run(argv, LabError)
 
 
 def submit_job(
@@ -77,7 +77,7 @@ def submit_job(
     NotStarted
         If Slurm rejects the job.
     """
-    number = _shown(sbatch, NotStarted, env, show)
+    number = _print_and_run(sbatch, NotStarted, env, show)
     return Job(slurm, number.partition(";")[0], output)  # some sites append the cluster's name
 
 
@@ -155,7 +155,7 @@ class Job:
                 if state == "PENDING" and now - began > QUEUE_TIMEOUT_S:
                     raise NotStarted(f"Job {self.number} is still in the queue after {QUEUE_TIMEOUT_S:.0f} s.")
                 if now - began > timeout_s:
-                    raise LabError(f"job {self.number} is not over after {timeout_s:g} s: read {self.output}.")
+                    raise LabError(f"job {self.number} did not end within {timeout_s:g} s: read {self.output}.")
                 time.sleep(LOG_INTERVAL_S)
         except BaseException:
             if not self.slurm.missing():
@@ -180,8 +180,8 @@ class Job:
         slurm_command("scancel", *([] if name == "TERM" else [f"--signal={name}"]), self.number)
 
     def _run(self, *argv: str) -> tuple[int, str, str]:
-        own = self.slurm.kind == "own"
-        return _run(argv, timeout_s=min(OWN_TIMEOUT_S, COMMAND_TIMEOUT_S) if own else COMMAND_TIMEOUT_S)
+        is_small = self.slurm.kind == "own"
+        return _run(argv, timeout_s=min(SMALL_TIMEOUT_S, COMMAND_TIMEOUT_S) if is_small else COMMAND_TIMEOUT_S)
 
     def read_output(self) -> str:
         """Return the job's output; wait for its file, which may appear late on a shared file system."""
@@ -305,7 +305,7 @@ def _following(log: Path | None, on_line: OnText | None) -> Iterator[None]:
         raise errors[0]
 
 
-def _shown(
+def _print_and_run(
     command: Sequence[object], error: type[LabError], env: Mapping[str, object] | None = None, show: bool = True
 ) -> str:
     """Print and run a command and return its output; raise `error` if it fails."""
@@ -325,12 +325,12 @@ def _run(
 
     A kernel's temporary folder is on this machine, and gone when the kernel ends: a job uses its node's.
     """
-    own = {name: value for name, value in os.environ.items() if name == "SLURM_CONF" or "SLURM" not in name}
-    own.pop("TMPDIR", None)
-    own |= {name: str(value) for name, value in (env or {}).items()}
+    environ = {name: value for name, value in os.environ.items() if name == "SLURM_CONF" or "SLURM" not in name}
+    environ.pop("TMPDIR", None)
+    environ |= {name: str(value) for name, value in (env or {}).items()}
     timeout_s = timeout_s or COMMAND_TIMEOUT_S
     try:
-        done = subprocess.run(argv, capture_output=True, timeout=timeout_s, env=own)
+        done = subprocess.run(argv, capture_output=True, timeout=timeout_s, env=environ)
     except OSError as error:
         return 1, "", f"{error.strerror}. Is Slurm installed?"
     except subprocess.TimeoutExpired:

@@ -67,7 +67,7 @@ PROGRAMS = {"munged", "slurmctld", "slurmd", "slurmstepd", "srun", SCRIPT_RUNNER
 
 
 class Place(NamedTuple):
-    """Where a daemon listens: its machine's name, an address and a port."""
+    """A daemon's listening place: its machine's name, an address and a port."""
 
     host: str
     address: str
@@ -93,7 +93,9 @@ class Supervisor:
             print(UP, end="", flush=True)
             if sys.stdin.readline() == STAY:
                 _close_pipes()
-                while not self.tick(1.0 if self.until else 3600.0) and (not self.until or processes.lives(self.until)):
+                while not self.tick(1.0 if self.until else 3600.0) and (
+                    not self.until or processes.is_alive(self.until)
+                ):
                     pass
         except LabError as error:
             print(error)
@@ -134,15 +136,15 @@ class Supervisor:
         self.wait("munged", files["socket"].exists)
         files["socket"].chmod(0o600)
         self.daemon("slurmctld", "slurmctld", "-D", "-f", str(conf), within=self.enter())
-        # Cores are not borrowed (labkit.system.cores): a cluster stays up for hours and idles for most of them, and
-        # runs beside it would find no free core.
+        # Cores are not borrowed (labkit.system.cores): a cluster stays up for hours and is mostly idle, and concurrent
+        # runs would have no free core.
         for number, cpus in enumerate(node_cpus(machine, self.nodes), start=1):
             slurmd = ("slurmd", "-D", "-N", f"n{number}", "-f", str(conf))
             self.daemon(f"n{number}", *slurmd, cpus=cpus, within=self.enter(number))
         self.wait("the nodes", self.all_idle)
         if not self.testbed and address() != addresses.LOOPBACK and address().startswith("127."):
-            # Such as 127.0.1.1 on Debian. The daemons listen there by now. An srun that does would never hear from its
-            # tasks, which answer to the address it called from: within loopback, the kernel uses the first address.
+            # Such as 127.0.1.1 on Debian. The daemons already listen there. An srun that listens there would never hear
+            # from its tasks, which reply to its source address: within loopback, the kernel uses the first address.
             conf.write_text(conf.read_text(encoding="utf-8").replace(",NoInAddrAny", ""), encoding="utf-8")
         (folder / "up").write_text(f"{self.nodes} {node_cores(machine, self.nodes)}", encoding="utf-8")
 
@@ -248,7 +250,7 @@ class Supervisor:
                     os.waitpid(child.si_pid, 0)
 
     def ended(self) -> list[str]:
-        """Return how each daemon that ended did so, with the last lines of its log."""
+        """Return the exit of each ended daemon in words, with the last lines of its log."""
         ended = []
         for name, process in self.daemons.items():
             if process.returncode is not None:
@@ -263,14 +265,14 @@ class Supervisor:
 
     def end(self) -> None:
         """Cancel the jobs, which may save their state, kill the remaining processes, and remove all files."""
-        if whole := (self.folder / "up").exists() and not self.ended():
+        if is_complete := (self.folder / "up").exists() and not self.ended():
             query("scancel", f"--partition={PARTITION}", environ=environ(self.folder))
-        spared = {SCRIPT_RUNNER} if whole else PROGRAMS  # clients of a dead daemon would wait in vain
-        if not whole:
-            for process in self.jobs(spared):
+        excluded = {SCRIPT_RUNNER} if is_complete else PROGRAMS  # clients of a dead daemon would wait in vain
+        if not is_complete:
+            for process in self.jobs(excluded):
                 with contextlib.suppress(psutil.Error):
                     process.terminate()
-        processes.wait_until(lambda: not self.jobs(spared), SAVE_TIMEOUT_S)
+        processes.wait_until(lambda: not self.jobs(excluded), SAVE_TIMEOUT_S)
         processes.end_all(self.children)
         if self.testbed:
             self.testbed.close()
@@ -278,10 +280,10 @@ class Supervisor:
             self.link.unlink()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def jobs(self, spared: set[str]) -> list[psutil.Process]:
-        """Return the processes that are neither daemons nor named in `spared`."""
-        own = self.holders | {process.pid for process in self.daemons.values()}
-        return [process for process in self.children() if process.pid not in own and _name(process) not in spared]
+    def jobs(self, excluded: set[str]) -> list[psutil.Process]:
+        """Return the processes that are neither daemons nor named in `excluded`."""
+        pids = self.holders | {process.pid for process in self.daemons.values()}
+        return [process for process in self.children() if process.pid not in pids and _name(process) not in excluded]
 
     def children(self) -> list[psutil.Process]:
         """Return all processes under this one that have not ended."""
@@ -311,11 +313,11 @@ def slurm_conf(
     settings : iterable of str
         Additional lines.
     """
-    controller, *others = places
+    controller, *node_places = places
     user = psutil.Process().username()
     cpus, memory = node_cores(machine, nodes), max(1, machine.memory // nodes // 2**20)
     lines = [
-        f"ClusterName={folder.name}",  # Slurm gives it to each job, and that is how a job's processes are known
+        f"ClusterName={folder.name}",  # set in each job's environment, which identifies its processes
         f"SlurmctldHost={controller.host}({controller.address})",
         f"SlurmctldPort={controller.port}",
         f"SlurmUser={user}",
@@ -337,8 +339,8 @@ def slurm_conf(
         "PrivateData=jobs,nodes,partitions,reservations,usage,users",
         "SchedulerParameters=batch_sched_delay=0",  # by default, a job waits up to 3 s for others
         *(
-            f"NodeName=n{number} NodeHostname={host} NodeAddr={own} Port={port} CPUs={cpus} RealMemory={memory}"
-            for number, (host, own, port) in enumerate(others, start=1)
+            f"NodeName=n{number} NodeHostname={host} NodeAddr={addr} Port={port} CPUs={cpus} RealMemory={memory}"
+            for number, (host, addr, port) in enumerate(node_places, start=1)
         ),
         f"PartitionName={PARTITION} Nodes=ALL Default=YES RootOnly=YES MaxTime=INFINITE State=UP",
     ]
@@ -347,8 +349,8 @@ def slurm_conf(
 
 def _places_here(n: int) -> list[Place]:
     """Return this machine's address with each of n free ports."""
-    own = address()
-    return [Place(socket.gethostname(), own, port) for port in addresses.free_ports(n, own)]
+    host_address = address()
+    return [Place(socket.gethostname(), host_address, port) for port in addresses.free_ports(n, host_address)]
 
 
 def _cgroup_plugin() -> str:

@@ -1,4 +1,4 @@
-"""What the tests of this room share."""
+"""Fixtures for the tests of `labkit.mpi`."""
 
 import pytest
 
@@ -6,5 +6,5 @@ from labkit.mpi import planning
 
 
 @pytest.fixture(autouse=True)
-def room_in_shared_memory(monkeypatch):
+def enough_shared_memory(monkeypatch):
     monkeypatch.setattr(planning, "SHM_BYTES_PER_RANK", 0)

@@ -1,4 +1,4 @@
-"""Ranks are read well, bound as planned, and ended well, however they or their caller end."""
+"""Ranks are read completely, bound as planned, and ended cleanly, however they or their caller end."""
 
 import contextlib
 import io
@@ -28,12 +28,12 @@ from labkit.system.machine import shares, this_machine
 from labkit.system.processes import wait_until
 from labkit.testbed import Testbed
 
-SOON = 40  # seconds within which a rank's death must be known, on a machine that runs other tests; runs may take 60
+MAX_DELAY_S = 40  # until a rank's death is noticed, on a machine that runs other tests; runs may take 60
 
 
 @pytest.fixture(autouse=True)
-def cores_of_these_tests(monkeypatch):
-    """Have the tests borrow cores among themselves, whatever else runs on this machine."""
+def isolated_cores(monkeypatch):
+    """Isolate core reservations of these tests from other runs on this machine."""
     monkeypatch.setattr(cores, "NAME_PREFIX", f"labkit-test-{uuid.uuid4().hex}-")
 
 
@@ -43,7 +43,7 @@ def nothing_printed_before(monkeypatch):
 
 
 @pytest.fixture(autouse=True)
-def room_in_shared_memory(monkeypatch):
+def enough_shared_memory(monkeypatch):
     monkeypatch.setattr(planning, "SHM_BYTES_PER_RANK", 0)
 
 
@@ -62,58 +62,59 @@ class TestInput:
             (".", {}, "is a folder"),
             *((odd, {}, "script must be the path") for odd in (None, 3)),
             *((odd, {}, "cannot look for the script") for odd in ("a\0b", "x" * 5000)),
-            # Since Python 3.13, links in a circle lead to nothing, rather than to an error.
+            # Since Python 3.13, a loop of links is a missing file rather than an error.
             (
-                "circle.py",
+                "loop.py",
                 {},
-                "cannot look for the script" if sys.version_info < (3, 13) else "circle.py does not exist",
+                "cannot look for the script" if sys.version_info < (3, 13) else "loop.py does not exist",
             ),
-            *(("there.py", {"timeout": odd}, "timeout must be a time in seconds") for odd in (0, math.nan, "5", True)),
-            ("there.py", {"cwd": "nowhere"}, "no folder nowhere"),
-            ("there.py", {"cwd": 3}, "cwd must be the path"),
-            *(("there.py", {"threads": odd}, "threads must be a whole number") for odd in ("2", 1.5, True)),
-            ("there.py", {"env": "A=1"}, "env must be a dict"),
-            *(("there.py", {"env": {odd: "1"}}, "env has the name") for odd in (3, "", "A=B", "A B")),
-            *(("there.py", {"env": {"A": odd}}, "env['A'] is") for odd in (None, "a\0b")),
-            ("there.py", {"env": {"A": "x" * 300_000}}, "cannot start mpirun: Argument list too long"),
-            ("there.py", {"nodes": 2}, "nodes are those of a network: give the rate of its wires too"),
-            ("there.py", {"nodes": 0, "network": "1 Gbit/s"}, "nodes is a whole number from 1 to 64, not 0"),
-            ("there.py", {"network": "fast"}, "a rate is written like"),
+            *(
+                ("exists.py", {"timeout": odd}, "timeout must be a positive number of seconds")
+                for odd in (0, math.nan, "5", True)
+            ),
+            ("exists.py", {"cwd": "nowhere"}, "no folder nowhere"),
+            ("exists.py", {"cwd": 3}, "cwd must be the path"),
+            *(("exists.py", {"threads": odd}, "threads must be an integer") for odd in ("2", 1.5, True)),
+            ("exists.py", {"env": "A=1"}, "env must be a dict"),
+            *(("exists.py", {"env": {odd: "1"}}, "env has the name") for odd in (3, "", "A=B", "A B")),
+            *(("exists.py", {"env": {"A": odd}}, "env['A'] is") for odd in (None, "a\0b")),
+            ("exists.py", {"env": {"A": "x" * 300_000}}, "cannot start mpirun: Argument list too long"),
+            ("exists.py", {"nodes": 2}, "nodes needs a network: set the rate of its wires too"),
+            ("exists.py", {"nodes": 0, "network": "1 Gbit/s"}, "nodes must be an integer from 1 to 64, not 0"),
+            ("exists.py", {"network": "fast"}, "a rate must be like"),
         ],
     )
     def test_one_line_and_nothing_runs(self, tmp_path, monkeypatch, capsys, script, options, part):
         monkeypatch.chdir(tmp_path)
-        (tmp_path / "there.py").touch()
-        (tmp_path / "circle.py").symlink_to("circle.py")
+        (tmp_path / "exists.py").touch()
+        (tmp_path / "loop.py").symlink_to("loop.py")
         message = error_of(run_ranks, 2, script, **options, show=False)
         assert part in message
         assert "\n" not in message
         assert capsys.readouterr().out == ""
 
-    @pytest.mark.parametrize(
-        ("n", "part"), [(0, "the number of ranks, must be"), (10_000, "10000 ranks are more than")]
-    )
+    @pytest.mark.parametrize(("n", "part"), [(0, "the number of ranks, must be"), (10_000, "10000 ranks are too many")])
     @pytest.mark.parametrize("network", [None, "1 Gbit/s"])
     def test_ranks(self, tmp_path, n, part, network):
-        (tmp_path / "there.py").touch()
-        assert part in error_of(run_ranks, n, tmp_path / "there.py", network=network)
+        (tmp_path / "exists.py").touch()
+        assert part in error_of(run_ranks, n, tmp_path / "exists.py", network=network)
 
     def test_arguments_of_the_script(self, tmp_path):
-        (tmp_path / "there.py").touch()
-        message = error_of(run_ranks, 1, tmp_path / "there.py", "fine", None)
+        (tmp_path / "exists.py").touch()
+        message = error_of(run_ranks, 1, tmp_path / "exists.py", "fine", None)
         assert message.startswith("an argument of the script is None")
 
     def test_no_mpirun(self, tmp_path, monkeypatch):
-        (tmp_path / "there.py").touch()
+        (tmp_path / "exists.py").touch()
         monkeypatch.setattr(launch, "BIN", tmp_path)
-        assert "./lab setup" in error_of(run_ranks, 2, tmp_path / "there.py")
+        assert "./lab setup" in error_of(run_ranks, 2, tmp_path / "exists.py")
 
 
 # Real runs from here on
 
 
 class TestPlacement:
-    """Labs print on which cores and memory the runs were that they compare."""
+    """Labs print which cores and memory the compared runs used."""
 
     @pytest.mark.parametrize(
         ("cpus", "text"),
@@ -127,18 +128,18 @@ class TestPlacement:
             ([(0, 4), (1, 5)], "The runs used different cores, as other runs had some of them."),
             (
                 [(0, 4), ()],
-                "Not all ranks were bound to cores, so the runs may have used different cores and memories.",
+                "Not all ranks were bound to cores, so the runs may have used different cores and memory.",
             ),
         ],
     )
     def test_sentence(self, monkeypatch, cpus, text):
         monkeypatch.setattr(launch, "this_machine", lambda: machine(4, smt=2, numa=2))
-        assert launch.placement(Run("", (), 0, 1, True, "", (), cpus=own) for own in cpus) == text
+        assert launch.placement(Run("", (), 0, 1, True, "", (), cpus=run_cpus) for run_cpus in cpus) == text
 
 
 @pytest.fixture
 def script(tmp_path, monkeypatch):
-    """Write a script for ranks into the current folder; afterwards, no process of the test's runs may be left."""
+    """Return a function that writes a script for ranks; afterwards, no process of the test's runs may be left."""
     monkeypatch.chdir(tmp_path)
     mark = tmp_path.as_posix()
     monkeypatch.setenv("LABKIT_TEST", mark)
@@ -152,12 +153,12 @@ def script(tmp_path, monkeypatch):
 
 
 def living(mark: str) -> list[str]:
-    found = []
+    commands = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             if process.environ().get("LABKIT_TEST") == mark and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(" ".join(process.cmdline()))
-    return found
+                commands.append(" ".join(process.cmdline()))
+    return commands
 
 
 def failure(*args, **options) -> RankError:
@@ -166,7 +167,7 @@ def failure(*args, **options) -> RankError:
     return caught.value
 
 
-class TestListening:
+class TestOutput:
     def test_lines_arrive_whole_and_in_order(self, script, capsys):
         count = 3000
         name = script(f"""
@@ -190,18 +191,18 @@ class TestListening:
         for rank, lines in enumerate(run.lines):
             assert [line for line in shown if line.startswith(f"[{rank}] ")] == [f"[{rank}] {line}" for line in lines]
 
-    def test_tensorflows_notices_at_every_start_are_left_out_and_its_errors_are_not(self, script):
-        said = [
+    def test_tensorflows_startup_notices_are_dropped_but_not_its_errors(self, script):
+        printed = [
             "WARNING: All log messages before absl::InitializeLog() is called are written to STDERR",
             "I0000 00:00:1.5 7 port.cc:153] oneDNN custom operations are on. You may see different results.",
             "I0000 00:00:1.6 7 cpu_feature_guard.cc:227] This TensorFlow binary is optimized to use this CPU.",
             "To enable the following instructions: AVX2 FMA, rebuild TensorFlow.",
             "E0000 00:00:1.7 7 port.cc:1] no such file",
         ]
-        run = run_ranks(1, script(f"for line in {said}: print(line)"), show=False)
+        run = run_ranks(1, script(f"for line in {printed}: print(line)"), show=False)
         assert run.lines == (("E0000 00:00:1.7 7 port.cc:1] no such file",),)
 
-    def test_lines_arrive_as_they_come(self, script, monkeypatch):
+    def test_lines_arrive_immediately(self, script, monkeypatch):
         name = script("""
             import pathlib, time
             print("ready")
@@ -238,7 +239,7 @@ class TestListening:
         monkeypatch.setattr(mpirun, "EXIT_GRACE_S", 0.2)
         assert [len(lines) for lines in run_ranks(2, name, timeout=60).lines] == [8_000, 0]
 
-    def test_of_a_progress_bar_the_last_state_is_shown(self, script, capsys):
+    def test_a_progress_bars_last_state_is_shown(self, script, capsys):
         name = script("""
             for i in range(100):
                 print(f"\\r{i + 1}%", end="")
@@ -257,7 +258,7 @@ class TestListening:
         first, again, other = capsys.readouterr().out.split("[0] hello\n")[:-1]
         assert first.startswith("mpirun -n 1 ")
         assert "OMP_NUM_THREADS 1" in first
-        if runs[0].command == runs[1].command.removesuffix(" again"):  # else it was bound to another core
+        if runs[0].command == runs[1].command.removesuffix(" again"):  # otherwise it was bound to another core
             assert again.splitlines()[0] == "mpirun -n 1 … ranks.py again"
         assert "-genv A 1" in other
         assert "OMP_NUM_THREADS 1" in runs[1].command
@@ -266,10 +267,10 @@ class TestListening:
         assert run_ranks(2, script("print('hello')"), show=False).lines == (("hello",), ("hello",))
         assert capsys.readouterr().out == ""
 
-    @pytest.mark.parametrize("printed", [True, False], ids=["what is printed", "command"])
+    @pytest.mark.parametrize("printed", [True, False], ids=["printed command", "run.command"])
     def test_the_command_runs_in_a_shell(self, script, capsys, printed):
         name = script("import sys; print(*sys.argv, sys.path[0] == sys.argv[-1])")
-        run = run_ranks(1, name, "a b", Path.cwd())  # of several ranks, the shell would get lines cut in pieces
+        run = run_ranks(1, name, "a b", Path.cwd())  # with several ranks, the shell would mix their lines
         shown = capsys.readouterr().out.partition("\n[0] ")[0].partition("\nWarning")[0]
         path = f"{launch.BIN}:{os.environ['PATH']}"
         typed = subprocess.run(
@@ -280,14 +281,14 @@ class TestListening:
         )
         assert typed.stdout == f"{name} a b {Path.cwd()} True\n"
         assert run.lines == ((f"{name} a b {Path.cwd()} True",),)
-        assert typed.returncode == 0  # on stderr MPI may have a remark, as where there is no /sys
+        assert typed.returncode == 0  # MPI may warn on stderr, for example without /sys
 
 
 UCX = "[1795290733.029551] [vm:14986:0]       tcp_iface.c:984  UCX  ERROR scandir(/sys/class/net) failed"
 
 
-class TestWhatMpiSays:
-    def test_is_not_among_the_lines_of_the_rank_and_not_lost(self, script, capsys):
+class TestMpiMessages:
+    def test_is_separate_from_the_ranks_lines_and_not_lost(self, script, capsys):
         name = script("""
             print("before", end="")
             from mpi4py import MPI
@@ -298,9 +299,9 @@ class TestWhatMpiSays:
         assert run.lines == (("before and after",),) * 2
         shown = capsys.readouterr().out.splitlines()
         for rank in range(2):
-            said = [line for line in run.remarks if line.startswith(f"[{rank}] MPI: [")]
-            assert any("UCX  INFO  Version" in line for line in said)
-            assert [line for line in shown if "UCX" in line and line.startswith(f"[{rank}]")] == said
+            messages = [line for line in run.remarks if line.startswith(f"[{rank}] MPI: [")]
+            assert any("UCX  INFO  Version" in line for line in messages)
+            assert [line for line in shown if "UCX" in line and line.startswith(f"[{rank}]")] == messages
 
     def test_is_quoted_when_the_run_fails(self, script):
         name = script(f"""
@@ -316,7 +317,7 @@ class TestWhatMpiSays:
 
 @pytest.mark.slow
 class TestListeners:
-    """Who else on this machine, or on another, can connect to a run?"""
+    """No one else, on this machine or another, can connect to a run."""
 
     BODIES = {
         "mpi4py": "from mpi4py import MPI\ntotal = MPI.COMM_WORLD.allreduce(1)",
@@ -325,27 +326,27 @@ class TestListeners:
     }
 
     @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES.keys())
-    def test_nothing_listens_but_on_loopback_from_the_start_to_the_end(self, script, body):
+    def test_everything_listens_on_loopback_only_throughout(self, script, body):
         name = script(
             f"import socket\nown = socket.create_server(('127.0.0.1', 0))\n{body}\nprint(total)\n"
             "import pathlib, time\nwhile not pathlib.Path('go').exists(): time.sleep(0.05)"
         )
-        mark, seen = os.environ["LABKIT_TEST"], {}
+        mark, sockets = os.environ["LABKIT_TEST"], {}
         with ThreadPoolExecutor() as pool:
             run = pool.submit(run_ranks, 2, name, show=False, timeout=100)
             up = 0
             while not run.done():
                 for address, programs in listeners_marked(mark).items():
-                    seen.setdefault(address, set()).update(programs)
+                    sockets.setdefault(address, set()).update(programs)
                 if (up := up + (len(shared_memory(mark)) >= 2)) == 3:
                     Path("go").touch()
         assert run.result().lines == (("2",),) * 2
-        programs = {program for programs in seen.values() for program in programs}
-        assert "python" in programs, "the scripts' own sockets were not seen, so another's would not have been"
+        programs = {program for programs in sockets.values() for program in programs}
+        assert "python" in programs, "the scripts' own sockets were not seen, so others might be missed"
         assert any("mpi" in program for program in programs)  # Hydra's port
-        assert beyond_loopback(seen) == {}
+        assert beyond_loopback(sockets) == {}
 
-    def test_no_other_user_can_open_what_ranks_share(self, script):
+    def test_no_other_user_can_open_shared_memory_of_ranks(self, script):
         name = script(
             f"{self.BODIES['mpi4py']}\nimport pathlib, time\nwhile not pathlib.Path('go').exists(): time.sleep(0.05)"
         )
@@ -360,12 +361,12 @@ class TestListeners:
         run.result()
         assert {mode & 0o077 for mode in modes} == {0}
 
-    def test_what_ranks_inherit_to_be_preloaded_stays(self, script, monkeypatch):
+    def test_inherited_preloads_of_ranks_remain(self, script, monkeypatch):
         monkeypatch.setenv("LD_PRELOAD", "libc.so.6:libm.so.6")
         name = script("import os; print(os.environ['LD_PRELOAD'])")
         assert run_ranks(1, name, show=False).lines == (("libc.so.6:libm.so.6",),)
 
-    def test_without_a_compiler_all_runs_and_it_is_reported_once(self, script, monkeypatch, tmp_path, capsys):
+    def test_without_a_compiler_ranks_run_after_one_warning(self, script, monkeypatch, tmp_path, capsys):
         monkeypatch.setattr(preload, "STATE", tmp_path / "state")
         monkeypatch.setattr(launch, "_printed", set())
         monkeypatch.setenv("CXX", "no-such-compiler")
@@ -377,15 +378,15 @@ class TestListeners:
 
 
 def shared_memory(mark: str) -> dict[int, list[Path]]:
-    """Give the files in shared memory that each rank has open."""
-    found = {}
+    """Return the files in shared memory that each rank has open."""
+    files_of = {}
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
             if process.environ().get("LABKIT_TEST") == mark:
                 files = Path(f"/proc/{process.pid}/fd").iterdir()
                 if shared := [file for file in files if str(file.readlink()).startswith("/dev/shm/")]:
-                    found[process.pid] = shared
-    return found
+                    files_of[process.pid] = shared
+    return files_of
 
 
 @pytest.mark.slow
@@ -393,12 +394,12 @@ class TestSharing:
     AFFINITY = "import os; print(sorted(os.sched_getaffinity(0)), os.environ['OMP_NUM_THREADS'])"
 
     def test_ranks_are_bound_as_planned(self, script):
-        here = this_machine()
-        if here.usable_cores < 2:
+        host = this_machine()
+        if host.usable_cores < 2:
             pytest.skip("RANKS BOUND TO CORES NOT TESTED HERE: that needs 2 cores")
         run = run_ranks(2, script(self.AFFINITY), threads=1)
-        own = [list(cpus) for cpus in shares(here, 2, 1)] if run.bound else [list(here.cpus)] * 2
-        assert run.lines == tuple((f"{cpus} 1",) for cpus in own)
+        expected = [list(cpus) for cpus in shares(host, 2, 1)] if run.bound else [list(host.cpus)] * 2
+        assert run.lines == tuple((f"{cpus} 1",) for cpus in expected)
 
     def test_a_restricted_process_keeps_its_ranks_inside(self, script):
         allowed = os.sched_getaffinity(0)
@@ -415,28 +416,28 @@ class TestSharing:
             time.sleep(0.02)
     """
 
-    def test_runs_at_once_have_cores_of_their_own_and_the_last_hears_that_there_are_none(self, script, capsys):
-        here = this_machine()
-        if len(here.cores) < 2 or here.quota is not None:
-            pytest.skip("RUNS WITH CORES OF THEIR OWN NOT TESTED HERE: that needs 2 cores without a quota")
-        name, count = script(self.WAITING), len(here.cores)
+    def test_concurrent_runs_have_separate_cores_and_the_last_is_warned(self, script, capsys):
+        host = this_machine()
+        if len(host.cores) < 2 or host.quota is not None:
+            pytest.skip("RUNS WITH SEPARATE CORES NOT TESTED HERE: that needs 2 cores without a quota")
+        name, count = script(self.WAITING), len(host.cores)
         quick = script(self.AFFINITY, "quick.py")
-        said = [Path(f"cpus{i}") for i in range(count)]
+        files = [Path(f"cpus{i}") for i in range(count)]
         with ThreadPoolExecutor(count) as pool:
-            runs = [pool.submit(run_ranks, 1, name, path, threads=1, show=False) for path in said]
-            while not all(path.exists() and path.read_text() for path in said):
+            runs = [pool.submit(run_ranks, 1, name, path, threads=1, show=False) for path in files]
+            while not all(path.exists() and path.read_text() for path in files):
                 assert not any(run.done() for run in runs)
                 time.sleep(0.02)
             last = run_ranks(1, quick, threads=1)
             Path("go").touch()
-        assert sorted(path.read_text() for path in said) == sorted(str(list(core)) for core in here.cores)
+        assert sorted(path.read_text() for path in files) == sorted(str(list(core)) for core in host.cores)
         assert all(run.result().bound and not run.result().warning for run in runs)
-        assert (last.bound, last.lines) == (False, ((f"{list(here.cpus)} 1",),))
+        assert (last.bound, last.lines) == (False, ((f"{list(host.cpus)} 1",),))
         assert f"other runs have {count} of {count} cores" in last.warning
         assert last.warning in capsys.readouterr().out.splitlines()
         assert run_ranks(1, quick, threads=1, show=False).bound
 
-    def test_where_none_can_be_lent_all_is_as_before_and_reported_once(self, script, monkeypatch, capsys):
+    def test_without_reservations_ranks_run_after_one_warning(self, script, monkeypatch, capsys):
         monkeypatch.setattr(cores, "_bind", lambda name: (_ for _ in ()).throw(PermissionError(1, "not allowed")))
         monkeypatch.setattr(launch, "_printed", set())
         name = script(self.AFFINITY)
@@ -490,35 +491,37 @@ class TestFaults:
             (PLAIN, "sys.exit(3)", 3, None),
         ],
     )
-    def test_the_rank_that_failed_is_named_soon(self, script, body, fault, status, killed_by):
+    def test_the_failed_rank_is_named_quickly(self, script, body, fault, status, killed_by):
         error = failure(3, script(body.format(fault=fault)), timeout=60)
         late = time.monotonic() - float(next(line for line in error.lines if line[:1].isdigit()))
-        assert late < SOON
+        assert late < MAX_DELAY_S
         assert (error.rank, error.status, error.signal) == (1, status, killed_by)
         assert str(error).startswith("Rank 1 ")
         assert (killed_by.name if killed_by else f"exit status {status}") in str(error)
         assert all(line in str(error) for line in error.lines)
 
-    def test_an_exception_shows_where_in_the_script(self, script):
+    def test_an_exception_shows_the_line_in_the_script(self, script):
         error = failure(2, script("import os\nif os.environ['PMI_RANK'] == '1':\n    1 / 0"), timeout=60)
         assert error.lines[:2] == ("Traceback (most recent call last):", '  File "ranks.py", line 3, in <module>')
         assert error.lines[-1] == "ZeroDivisionError: division by zero"
 
-    def test_words_at_the_exit(self, script):
-        error = failure(1, script("import sys; print(*range(100), sep='\\n'); sys.exit('no digits found')"), timeout=60)
+    def test_an_exit_message_is_reported(self, script):
+        # To one stream: the order of lines from two is not kept.
+        text = "import sys; print(*range(100), sep='\\n', file=sys.stderr); sys.exit('no digits found')"
+        error = failure(1, script(text), timeout=60)
         assert (error.status, error.lines) == (1, (*map(str, range(86, 100)), "no digits found"))
 
     def test_mpi_abort(self, script):
         error = failure(3, script(MPI4PY.format(fault="MPI.COMM_WORLD.Abort(7)")), timeout=60)
         assert error.status == 7
-        assert error.rank in (1, None)  # mpirun may end everything before it passes the rank's own words on
+        assert error.rank in (1, None)  # mpirun may end everything before it passes on the rank's output
 
-    def test_leaving_without_finalize_is_not_taken_for_success(self, script):
+    def test_exiting_without_finalize_is_not_a_success(self, script):
         error = failure(3, script(MPI4PY.format(fault="os._exit(0)")), timeout=20)
-        # mpirun kills the others, mostly; now and then, on a loaded machine, it does not notice.
+        # mpirun usually kills the others; occasionally, on a loaded machine, it does not notice.
         assert (error.rank, error.status) == (1, 0) or "rank 1 had finished" in str(error)
 
-    def test_without_finalize_but_all_through_nothing_is_lost(self, script):
+    def test_without_finalize_a_finished_run_loses_nothing(self, script):
         name = script("""
             import os, time
             from mpi4py import MPI
@@ -569,8 +572,8 @@ class TestTimeLimit:
         assert "its last line: up" in error.lines[0]
         assert "it had printed nothing" in error.lines[1]
 
-    @pytest.mark.parametrize("watched", [True, False], ids=["watched", "gone before they could be watched"])
-    def test_children_left_behind_are_ended_and_hold_nothing_up(self, script, monkeypatch, watched):
+    @pytest.mark.parametrize("watched", [True, False], ids=["watched", "ended before watched"])
+    def test_leftover_children_are_killed_and_cause_no_delay(self, script, monkeypatch, watched):
         if not watched:
             monkeypatch.setattr(mpirun.MpiRun, "_watch_process", lambda *_: None)
         name = script("""
@@ -585,7 +588,7 @@ class TestTimeLimit:
 
 
 class TestWhoFailedFirst:
-    """The verdict on synthetic ends, for what real runs show only now and then."""
+    """The verdict on synthetic exits, for cases that are rare in real runs."""
 
     @pytest.mark.parametrize(
         ("ranks", "rank", "status", "killed_by"),
@@ -595,9 +598,9 @@ class TestWhoFailedFirst:
             # A rank that failed to reach a dying one, or crashed as another was killed, is not blamed.
             (({"exit_code": 15, "ended_at": 1.0}, {"exit_code": -9, "ended_at": 1.1}), 1, None, signal.SIGKILL),
             (({"exit_code": -11, "ended_at": 1.0}, {"exit_code": -9, "ended_at": 1.1}), 1, None, signal.SIGKILL),
-            # A rank that gave up is blamed before those that were killed for it long after.
+            # A rank that gave up is blamed, not the ones that were killed for it long afterwards.
             (({"exit_code": 15, "ended_at": 1.0}, {"exit_code": -9, "ended_at": 4.0}), 0, 15, None),
-            # On another node, a rank may end without a word.
+            # On another node, a rank may end without a report.
             (({"exit_code": 0, "ended_at": 9.0}, {"local": False}), 1, None, None),
             # A crash after the script.
             (
@@ -626,16 +629,16 @@ class TestWhoFailedFirst:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "said",
+    "message",
     [
         "srun: fatal: Could not establish a configuration source",
         "srun: error: Unable to confirm allocation for job 999: Invalid job id specified",
     ],
 )
-def test_a_slurm_job_that_has_ended_is_reported_as_soon_as_srun_gives_up(said, tmp_path, monkeypatch):
-    """Its variables stay in a tmux, editor or JupyterLab that was started in it. Hydra would wait for ever."""
+def test_an_ended_slurm_job_is_reported_as_soon_as_srun_gives_up(message, tmp_path, monkeypatch):
+    """Its variables remain in a tmux, editor or JupyterLab that was started in it. Hydra would wait forever."""
     srun = tmp_path / "srun"
-    srun.write_text(f"#!/bin/sh\necho '{said}' >&2\nexit 1\n")
+    srun.write_text(f"#!/bin/sh\necho '{message}' >&2\nexit 1\n")
     srun.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     job = {"JOB_ID": "999", "NNODES": "1", "JOB_NUM_NODES": "1", "NODELIST": "n1", "TASKS_PER_NODE": "2"}
@@ -645,7 +648,7 @@ def test_a_slurm_job_that_has_ended_is_reported_as_soon_as_srun_gives_up(said, t
     with pytest.raises(RankError) as caught:
         run_ranks(2, "x.py", cwd=tmp_path, timeout=300, show=False)
     assert "If job 999 has ended" in str(caught.value)
-    assert caught.value.lines == (said,)
+    assert caught.value.lines == (message,)
 
 
 STUBBORN = """
@@ -670,7 +673,7 @@ CALLER = """
 class TestCaller:
     @pytest.fixture
     def caller(self, script, tmp_path, monkeypatch):
-        """Start a process that runs stubborn ranks, and give it when they are up."""
+        """Start a process that runs stubborn ranks; yield it when they are up."""
         monkeypatch.setenv("TMPDIR", str(tmp_path))
         script(STUBBORN)
         command = [sys.executable, script(CALLER, "caller.py")]
@@ -684,15 +687,15 @@ class TestCaller:
     def test_interrupt_ends_all_ranks(self, caller):
         began = time.monotonic()
         os.killpg(caller.pid, signal.SIGINT)  # as Jupyter interrupts a kernel
-        out, _ = caller.communicate(timeout=SOON)
+        out, _ = caller.communicate(timeout=MAX_DELAY_S)
         assert out.splitlines()[-1] == "interrupted"
         assert living(os.environ["LABKIT_TEST"]) == []
-        assert time.monotonic() - began < SOON
+        assert time.monotonic() - began < MAX_DELAY_S
 
     def test_no_rank_survives_a_killed_caller(self, caller):
         assert len(living(os.environ["LABKIT_TEST"])) >= 3
         caller.kill()
-        assert wait_until(lambda: living(os.environ["LABKIT_TEST"]) == [], SOON)
+        assert wait_until(lambda: living(os.environ["LABKIT_TEST"]) == [], MAX_DELAY_S)
 
 
 # On nodes with wires between them
@@ -704,19 +707,19 @@ ALLREDUCE = """
     from mpi4py import MPI
     from labkit.testbed import traffic
     comm, before = MPI.COMM_WORLD, traffic()
-    got = numpy.empty({elements}, "f8")
+    result = numpy.empty({elements}, "f8")
     comm.Barrier()
-    comm.Allreduce(numpy.full({elements}, comm.rank + 1.0), got)
+    comm.Allreduce(numpy.full({elements}, comm.rank + 1.0), result)
     comm.Barrier()
-    print(os.uname().nodename, *sorted(os.sched_getaffinity(0)), (traffic() - before).sent, set(got.tolist()))
+    print(os.uname().nodename, *sorted(os.sched_getaffinity(0)), (traffic() - before).sent, set(result.tolist()))
 """
 NEIGHBOURS = """
     import numpy
     from mpi4py import MPI
     comm = MPI.COMM_WORLD
-    got = numpy.empty({elements}, "f8")
-    comm.Sendrecv(numpy.ones({elements}), comm.rank ^ 1, recvbuf=got, source=comm.rank ^ 1)
-    assert got.sum() == {elements}
+    result = numpy.empty({elements}, "f8")
+    comm.Sendrecv(numpy.ones({elements}), comm.rank ^ 1, recvbuf=result, source=comm.rank ^ 1)
+    assert result.sum() == {elements}
 """
 
 
@@ -727,24 +730,24 @@ class TestNetwork:
 
     @pytest.fixture
     def wires(self):
-        with Testbed(2, "500 Mbit/s") as made:
-            yield made
+        with Testbed(2, "500 Mbit/s") as testbed:
+            yield testbed
 
-    def test_an_allreduce_takes_the_wires(self, script):
-        """A ring sends 2 (n - 1) / n of the data from each node; no algorithm gets by with less than (n - 1) / n."""
+    def test_an_allreduce_uses_the_wires(self, script):
+        """A ring sends 2 (n - 1) / n of the data from each node; no algorithm needs less than (n - 1) / n."""
         n, size = 4, 8 * self.ELEMENTS
         run = run_ranks(n, script(ALLREDUCE.format(elements=self.ELEMENTS)), network="1 Gbit/s", timeout=60)
         words = [lines[-1].split() for lines in run.lines]
         assert [name for name, *_ in words] == ["node1", "node2", "node3", "node4"]
         assert {total for *_, total in words} == {f"{{{float(sum(range(n + 1)))}}}"}
         assert sum(sent for sent, _ in run.traffic) >= 2 * (n - 1) * size
-        for (sent, received), told in zip(run.traffic, words, strict=True):
+        for (sent, received), fields in zip(run.traffic, words, strict=True):
             assert min(sent, received) >= (n - 1) / n * size
-            assert int(told[-2]) <= sent
+            assert int(fields[-2]) <= sent
         assert sum(received for _, received in run.traffic) == pytest.approx(
             sum(sent for sent, _ in run.traffic), rel=0.2
         )
-        assert run.network.startswith("4 nodes on wires of 1 Gbit/s: a transfer got ")
+        assert run.network.startswith("4 nodes on wires of 1 Gbit/s: a transfer reached ")
 
     def test_ranks_of_one_node_share_its_memory(self, script, wires):
         """Ranks 0 and 1 are neighbours on node 1, ranks 2 and 3 on node 2."""
@@ -762,22 +765,22 @@ class TestNetwork:
             name, *cpus, _, _ = lines[-1].split()
             assert (name, tuple(map(int, cpus))) == (f"node{node.number}", node.cpus)
 
-    def test_a_network_of_the_run_alone_is_gone_after_it(self, script, monkeypatch):
-        made = []
+    def test_a_network_of_one_run_is_gone_afterwards(self, script, monkeypatch):
+        testbeds = []
 
-        class Kept(Testbed):
+        class RecordedTestbed(Testbed):
             def __init__(self, *args: object) -> None:
                 super().__init__(*args)
-                made.append(self)
+                testbeds.append(self)
 
-        monkeypatch.setattr(launch, "Testbed", Kept)
+        monkeypatch.setattr(launch, "Testbed", RecordedTestbed)
         run_ranks(2, script("print(1)"), network=1e9, timeout=60, show=False)
         with pytest.raises(RankError):
             run_ranks(2, script("1 / 0"), network="1 Gbit/s", timeout=60, show=False)
-        for one in made:
-            assert error_of(one.enter).endswith("has ended: make another.")
-            assert not any(Path(f"/proc/{node.pid}/ns/net").exists() for node in one.nodes)
-        assert len(made) == 2
+        for testbed in testbeds:
+            assert error_of(testbed.enter).endswith("has ended: make a new one.")
+            assert not any(Path(f"/proc/{node.pid}/ns/net").exists() for node in testbed.nodes)
+        assert len(testbeds) == 2
 
     def test_the_printed_command_can_be_typed(self, script, capsys):
         folder, name = "deeper", script("import os; print(os.uname().nodename, os.environ['OMP_NUM_THREADS'])")
@@ -786,7 +789,7 @@ class TestNetwork:
         printed = capsys.readouterr().out.split("\n2 nodes on")[0]
         program = shlex.quote(f"{os.path.relpath(paths.ROOT, folder)}/lab")  # the checkout's path may have spaces
         assert printed.startswith(f"{program} testbed --nodes 2 --rate ")
-        # The front door would set this environment up, where it has not; it hands over to this program.
+        # `lab` might set up this environment first; it then runs this program.
         typed = subprocess.run(
             ["bash", "-c", shlex.quote(str(launch.BIN / "labkit")) + printed.removeprefix(program)],
             cwd=folder,
@@ -795,18 +798,18 @@ class TestNetwork:
             timeout=60,
         )
         assert typed.returncode == 0, typed.stderr
-        assert {line for lines in run.lines for line in lines} <= set(typed.stdout.splitlines())  # each line whole
+        assert {line for lines in run.lines for line in lines} <= set(typed.stdout.splitlines())  # no line is split
         assert "2 nodes on wires of 123 Mbit/s" in typed.stdout
 
-    def test_other_nodes_than_the_network_has(self, script, wires):
-        assert "the network has 2 nodes, not 3: leave nodes out." in error_of(
+    def test_a_number_of_nodes_unlike_the_networks(self, script, wires):
+        assert "the network has 2 nodes, not 3: omit nodes." in error_of(
             run_ranks, 2, script(""), nodes=3, network=wires
         )
 
     def test_a_network_that_was_closed(self, script):
         with Testbed(1) as closed:
             pass
-        assert error_of(run_ranks, 1, script(""), network=closed, show=False).endswith("has ended: make another.")
+        assert error_of(run_ranks, 1, script(""), network=closed, show=False).endswith("has ended: make a new one.")
 
     # Faults
 
@@ -815,7 +818,7 @@ class TestNetwork:
         body = MPI4PY.format(fault="os.kill(os.getpid(), signal.SIGKILL)")
         error = failure(3, script(body), network="1 Gbit/s", timeout=60)
         assert (error.rank, error.signal) == (1, signal.SIGKILL)
-        assert time.monotonic() - began < SOON
+        assert time.monotonic() - began < MAX_DELAY_S
         assert run_ranks(2, script("print(1)"), network=wires, timeout=60).lines == (("1",), ("1",))
 
     @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
@@ -832,5 +835,5 @@ class TestNetwork:
                 os.killpg(process.pid, number)  # as Jupyter interrupts a kernel
             else:
                 process.kill()
-            process.wait(SOON)
-            assert wait_until(lambda: living(os.environ["LABKIT_TEST"]) == [], SOON)
+            process.wait(MAX_DELAY_S)
+            assert wait_until(lambda: living(os.environ["LABKIT_TEST"]) == [], MAX_DELAY_S)

@@ -1,4 +1,4 @@
-"""Ranks share the cores as the machine, other runs and Slurm allow, in a command that can be typed."""
+"""Ranks share the cores that the machine, other runs and Slurm allow, with a command that can be typed."""
 
 import shlex
 from dataclasses import replace
@@ -24,7 +24,7 @@ def variable(planned: Plan, name: str) -> str:
 
 
 class TestFreeCores:
-    """What is planned when others have some of the cores."""
+    """Plans while other runs have some of the cores."""
 
     BIG = machine(64, smt=2, numa=2)
 
@@ -39,7 +39,7 @@ class TestFreeCores:
         assert (binding(planned), planned.bound, planned.warning) == ("user:32+96,33+97", True, "")
 
     @pytest.mark.parametrize("n", [1, 2, 3, 7])
-    def test_ranks_are_bound_to_free_cores_alone(self, n):
+    def test_ranks_are_bound_to_free_cores_only(self, n):
         free = self.without(self.BIG, *range(5, 40, 3))
         planned = plan(n, "train.py", machine=self.BIG, environ={}, free=free)
         assert planned.threads == len(free) // n
@@ -55,7 +55,7 @@ class TestFreeCores:
     def test_too_few_are_reported_and_ranks_run_unbound(self):
         planned = plan(2, "train.py", machine=machine(4), threads=2, environ={}, free=((0,), (1,), (3,)))
         assert (planned.threads, planned.bound, binding(planned), planned.cpus) == (2, False, None, ())
-        assert planned.warning.startswith("Warning: other runs have 1 of 4 cores (2): 2 ranks × 2 threads take turns")
+        assert planned.warning.startswith("Warning: other runs have 1 of 4 cores (2): 2 ranks × 2 threads share cores")
         assert cores.LENT_VARIABLE not in planned.env
 
 
@@ -97,7 +97,7 @@ class TestComparedRuns:
                 assert sum(map(len, ranks)) == len(set().union(*ranks)) == sum(map(len, process))
 
     @MACHINES
-    def test_use_as_few_memories_as_possible(self, big):
+    def test_use_as_few_numa_nodes_as_possible(self, big):
         sizes = sorted(self.by_node(big, set(big.cores)), reverse=True)
         for total in range(1, len(big.cores) + 1):
             fewest = next(count for count in range(1, 9) if sum(sizes[:count]) >= total)
@@ -115,17 +115,17 @@ class TestComparedRuns:
             (WITH_HOLES, 30, [18, 12]),
         ],
     )
-    def test_of_several_memories_use_equal_parts(self, big, total, nodes):
+    def test_use_equal_parts_of_several_numa_nodes(self, big, total, nodes):
         assert self.by_node(big, self.cores_of(big, 1, total)) == nodes
 
-    def test_as_mpirun_has_them(self):
+    def test_match_mpirun(self):
         ranks, threads = (plan(n, "a.py", machine=TWO_SOCKETS, threads=8 // n, environ={}) for n in (8, 1))
         assert (ranks.cpus, ranks.bound) == (threads.cpus, threads.bound) == ((*range(8), *range(64, 72)), True)
 
-    def test_under_a_quota_neither_is_bound(self):
-        few = machine(64, numa=2, quota=8.0)
-        assert all(plan(n, "a.py", machine=few, threads=8 // n, environ={}).cpus == () for n in (8, 1))
-        assert node_cpus(few, 2) == [few.cpus] * 2
+    def test_under_a_quota_ranks_are_not_bound(self):
+        limited = machine(64, numa=2, quota=8.0)
+        assert all(plan(n, "a.py", machine=limited, threads=8 // n, environ={}).cpus == () for n in (8, 1))
+        assert node_cpus(limited, 2) == [limited.cpus] * 2
 
     def test_more_ranks_than_cores_share_them(self):
         assert node_cpus(machine(2), 4) == [(0,), (0,), (1,), (1,)]
@@ -161,13 +161,13 @@ class TestPlan:
 
     @pytest.mark.parametrize("n", [1, 2, 3, 7, 32, 64])
     @pytest.mark.parametrize("smt", [1, 2])
-    def test_shares_are_whole_cores_of_ones_own(self, n, smt):
+    def test_shares_are_separate_whole_cores(self, n, smt):
         big = machine(64, smt=smt, numa=2)
         threads = plan(n, "train.py", machine=big, environ={}).threads
-        given = shares(big, n, threads)
-        assert [len(cpus) for cpus in given] == [threads * smt] * n
-        assert len(set().union(*given)) == n * threads * smt
-        assert all(set(core) <= set(cpus) or not set(core) & set(cpus) for core in big.cores for cpus in given)
+        cpu_sets = shares(big, n, threads)
+        assert [len(cpus) for cpus in cpu_sets] == [threads * smt] * n
+        assert len(set().union(*cpu_sets)) == n * threads * smt
+        assert all(set(core) <= set(cpus) or not set(core) & set(cpus) for core in big.cores for cpus in cpu_sets)
 
     def test_only_cpus_this_process_may_use(self):
         assert binding(plan(2, "train.py", machine=machine(2, first=6), environ={})) == "user:6,7"
@@ -185,14 +185,14 @@ class TestPlan:
         assert "use at most 256," in error_of(plan, 257, "train.py", machine=machine(2), environ=job)
 
     @pytest.mark.parametrize(
-        ("job", "local", "told"),
+        ("job", "local", "expected"),
         [
             ({}, True, {"UCX_TLS": "posix,cma,self"}),
-            ({"SLURM_JOB_ID": "7"}, False, {"UCX_TLS": "sm,self"}),  # as after salloc, perhaps on another machine
+            ({"SLURM_JOB_ID": "7"}, False, {"UCX_TLS": "sm,self"}),  # after salloc, possibly on another machine
             ({"SLURM_JOB_ID": "7", "SLURMD_NODENAME": "n1"}, True, {"UCX_TLS": "sm,self"}),
             (TWO_NODES | {"SLURMD_NODENAME": "n1"}, False, {"UCX_TLS": "all"}),
             (TWO_NODES | {"SLURM_CLUSTER_NAME": "a"}, False, {"UCX_TLS": "all"}),
-            (TWO_NODES | {"UCX_TLS": "rc,self"}, False, {"UCX_TLS": "rc,self"}),  # as the site has it
+            (TWO_NODES | {"UCX_TLS": "rc,self"}, False, {"UCX_TLS": "rc,self"}),  # the site's setting
             (
                 TWO_NODES | {"SLURM_CLUSTER_NAME": f"{small_slurm.PREFIX}x"},
                 True,
@@ -200,21 +200,21 @@ class TestPlan:
             ),
         ],
     )
-    def test_where_all_is_on_this_machine_nothing_listens_on_its_addresses(self, job, local, told):
+    def test_on_one_machine_nothing_listens_on_its_addresses(self, job, local, expected):
         planned = plan(2, "train.py", machine=machine(2), environ=job)
         assert planned.local == local
         names = [arg for arg in planned.argv if arg.startswith("UCX_")]
-        assert {name: variable(planned, name) for name in names} == told
+        assert {name: variable(planned, name) for name in names} == expected
         assert (planned.env.get("HYDRA_IFACE") == "lo") == (local and bool(job))
 
-    @pytest.mark.parametrize("room", [0, 100 << 20])
-    def test_shared_memory_that_none_but_the_user_may_read_if_there_is_room(self, monkeypatch, tmp_path, room):
-        monkeypatch.setattr(planning, "SHM_BYTES_PER_RANK", room)
+    @pytest.mark.parametrize("needed", [0, 100 << 20])
+    def test_private_shared_memory_is_used_if_there_is_space(self, monkeypatch, tmp_path, needed):
+        monkeypatch.setattr(planning, "SHM_BYTES_PER_RANK", needed)
         monkeypatch.setattr(planning.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 64 << 20}))
         planned = plan(1, "train.py", machine=machine(2), environ={})
-        assert variable(planned, "UCX_TLS") == ("sm,self" if room else "posix,cma,self")
+        assert variable(planned, "UCX_TLS") == ("sm,self" if needed else "posix,cma,self")
 
-    def test_own_variables_come_on_top(self):
+    def test_requested_variables_take_precedence(self):
         env = {"OMP_NUM_THREADS": 3, "HOROVOD_CYCLE_TIME": 0.5}
         planned = plan(2, "train.py", machine=machine(2), env=env, environ={})
         assert planned.argv.count("OMP_NUM_THREADS") == 1
@@ -226,7 +226,7 @@ class TestPlan:
         assert variable(planned, "TF_NUM_INTRAOP_THREADS") == variable(planned, "OMP_NUM_THREADS") == str(threads)
         assert variable(planned, "TF_NUM_INTEROP_THREADS") == inter_op
 
-    def test_the_command_is_wrapped_at_options_and_the_same_in_a_shell(self):
+    def test_the_wrapped_command_is_the_same_in_a_shell(self):
         planned = plan(2, "train.py", "--epochs", 1, machine=machine(2), environ={})
         assert planned.wrapped_command == (
             "mpirun -n 2 -bind-to user:0,1 -genv OMP_NUM_THREADS 1 -genv TF_NUM_INTRAOP_THREADS 1 \\\n"
@@ -236,7 +236,7 @@ class TestPlan:
         assert planned.short_command == "mpirun -n 2 … train.py --epochs 1"
 
     @pytest.mark.parametrize("environ", [{}, {"SLURM_JOB_ID": "7", "SLURM_CPUS_ON_NODE": "16"}])
-    def test_however_it_is_wrapped_a_shell_takes_the_same(self, environ):
+    def test_any_wrapped_command_is_the_same_in_a_shell(self, environ):
         odd = ["two words", "$HOME", "line\nend", "-1", "--text=a b", "--x", "x" * 200, *("--flag", "value") * 20]
         planned = plan(2, "my script.py", *odd, machine=machine(64), env={"A": "b c"}, environ=environ)
         assert shlex.split(planned.wrapped_command.replace("\\\n", "")) == shlex.split(planned.command)
@@ -255,7 +255,7 @@ class TestInput:
     @pytest.mark.parametrize("n", [0, -1, 2.0, "2", None, True])
     def test_number_of_ranks(self, n):
         assert error_of(plan, n, "train.py", machine=machine(2), environ={}) == (
-            f"n, the number of ranks, must be a whole number, 1 or more, not {n!r}."
+            f"n, the number of ranks, must be an integer, 1 or more, not {n!r}."
         )
 
     def test_too_many_ranks(self):

@@ -1,4 +1,4 @@
-"""`lab cluster` starts a real Slurm that works, and nothing is left of it. These tests start it for real."""
+"""`lab cluster` starts a working Slurm and leaves nothing behind. These tests start real ones."""
 
 import contextlib
 import os
@@ -27,49 +27,50 @@ from labkit.system.errors import LabError
 from labkit.system.machine import node_cores, node_cpus
 from labkit.system.processes import wait_until
 
-# What a job's process is known by, in case it has left all else that could tell.
+# Identifies a job's processes, even if they have left everything else that could.
 NUMBER = f"{os.getpid()}.5"
 PYTHON = shlex.quote(sys.executable)  # the checkout's path may have spaces
 
 
-def eventually(true, seconds: float = 20.0) -> bool:
-    return wait_until(true, seconds)
+def eventually(condition, seconds: float = 20.0) -> bool:
+    return wait_until(condition, seconds)
 
 
 def left_of(folder: Path) -> list[psutil.Process]:
-    """Return the processes that have the cluster's folder, or this run's number, in their command or environment."""
-    found = []
+    """Return the processes with the cluster's folder, or this run's number, in command, environment or folder."""
+    processes = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
-            text = " ".join(process.cmdline()) + Path(f"/proc/{process.pid}/environ").read_text(errors="replace")
+            text = " ".join([*process.cmdline(), process.cwd()])
+            text += Path(f"/proc/{process.pid}/environ").read_text(errors="replace")
             if (str(folder) in text or NUMBER in text) and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-    return found
+                processes.append(process)
+    return processes
 
 
-def folder_of(one: Cluster) -> Path:
-    return one.link.readlink()
+def folder_of(slurm_cluster: Cluster) -> Path:
+    return slurm_cluster.link.readlink()
 
 
-def gone(one: Cluster, folder: Path) -> bool:
-    return not (one.link.is_symlink() or folder.exists() or left_of(folder))
+def gone(slurm_cluster: Cluster, folder: Path) -> bool:
+    return not (slurm_cluster.link.is_symlink() or folder.exists() or left_of(folder))
 
 
 @pytest.fixture
 def another(slurm_is_installed, tmp_path):
-    """Yield a cluster that is not up, in a checkout with a long name; it is ended after the test."""
-    one = Cluster(tmp_path / "a folder with spaces" / ("deep" * 40) / "cluster")
-    yield one
-    one.down()
+    """Yield a cluster that is not up, in a checkout with a long name; end it after the test."""
+    slurm_cluster = Cluster(tmp_path / "a folder with spaces" / ("deep" * 40) / "cluster")
+    yield slurm_cluster
+    slurm_cluster.down()
 
 
 @pytest.fixture(scope="module")
 def small(slurm_is_installed, tmp_path_factory):
-    """Yield a cluster of 2 nodes that is up."""
-    one = Cluster(tmp_path_factory.mktemp("small") / "cluster")
-    one.up(2, until=os.getpid())
-    yield one
-    one.down()
+    """Yield a running cluster of 2 nodes."""
+    slurm_cluster = Cluster(tmp_path_factory.mktemp("small") / "cluster")
+    slurm_cluster.up(2, until=os.getpid())
+    yield slurm_cluster
+    slurm_cluster.down()
 
 
 @pytest.fixture
@@ -80,7 +81,7 @@ def shell(small, tmp_path):
 # --- It works ---
 
 
-def test_up_tells_what_there_is_and_up_again_changes_nothing(small):
+def test_up_describes_the_cluster_and_up_again_changes_nothing(small):
     slurm = small.slurm()
     assert (slurm.kind, slurm.nodes) == ("own", 2)
     assert slurm.cpus_per_node >= 1
@@ -89,12 +90,12 @@ def test_up_tells_what_there_is_and_up_again_changes_nothing(small):
     assert (folder_of(small) / supervisor.PID_FILE).read_text() == pid_file
 
 
-def test_another_number_of_nodes_is_an_error_that_names_down(small):
+def test_a_different_number_of_nodes_is_an_error_that_names_down(small):
     with pytest.raises(LabError, match=r"2 nodes is up.*\./lab cluster down"):
         small.up(3)
 
 
-def test_status_has_nodes_jobs_and_folder(small):
+def test_status_shows_nodes_jobs_and_folder(small):
     status = small.status()
     assert status.broken == ()
     assert "n[1-2]" in status.nodes
@@ -103,7 +104,7 @@ def test_status_has_nodes_jobs_and_folder(small):
     assert status.folder == folder_of(small)
 
 
-def test_a_job_is_submitted_seen_and_run_on_both_nodes(shell, tmp_path):
+def test_a_job_is_submitted_listed_and_run_on_both_nodes(shell, tmp_path):
     script(tmp_path, "job.sh", "#!/bin/bash\nsrun -l sh -c 'echo $SLURMD_NODENAME'\nsleep 5\n")
     job = shell("sbatch --parsable -N2 --ntasks-per-node=1 -o out.txt job.sh").strip()
     out = tmp_path / "out.txt"
@@ -112,20 +113,20 @@ def test_a_job_is_submitted_seen_and_run_on_both_nodes(shell, tmp_path):
     shell(f"scancel {job}")
 
 
-def test_what_jobs_do_is_no_work_of_others(shell, small, tmp_path, monkeypatch):
+def test_jobs_do_not_count_as_other_work(shell, small, tmp_path, monkeypatch):
     spin = "import time\nwhile time.process_time() < 1: pass"
     script(tmp_path, "spin.py", spin)
     script(tmp_path, "job.sh", f"#!/bin/bash\nsrun {PYTHON} spin.py\n")
-    seen, compare = [], load._compare
+    measured, compare = [], load._compare
 
-    def note(others, machine, used, passed, before, after):
-        seen.append(after.seconds - before.seconds)
+    def record(others, machine, used, passed, before, after):
+        measured.append(after.seconds - before.seconds)
         compare(others, machine, used, passed, before, after)
 
-    monkeypatch.setattr(load, "_compare", note)
+    monkeypatch.setattr(load, "_compare", record)
     with cluster.watch_nodes(small.slurm(), "section 5") as others:
         shell("sbatch --wait -N2 --ntasks-per-node=1 job.sh")
-    assert 2 <= seen[0] + 0.1 < 4
+    assert 2 <= measured[0] + 0.1 < 4
     assert others.where == "section 5"
 
 
@@ -138,13 +139,13 @@ print(f"rank {world.rank} of {world.size} on {os.environ['SLURMD_NODENAME']}, CP
 """
 
 
-def said_by_ranks(lines: str) -> list[str]:
+def lines_of_ranks(lines: str) -> list[str]:
     return sorted(line[line.index("rank ") :] for line in lines.splitlines() if " sum " in line)
 
 
-def test_srun_starts_mpi_ranks_one_on_each_node_with_its_cpus_alone(shell, tmp_path):
+def test_srun_starts_one_mpi_rank_per_node_on_its_cpus_only(shell, tmp_path):
     script(tmp_path, "rank.py", RANK)
-    first, second = said_by_ranks(shell(f"srun -N2 --mpi=pmi2 {PYTHON} rank.py"))
+    first, second = lines_of_ranks(shell(f"srun -N2 --mpi=pmi2 {PYTHON} rank.py"))
     cpus = [list(cpus) for cpus in node_cpus(supervisor.usable_machine(), 2)]
     assert first == f"rank 0 of 2 on n1, CPUs {cpus[0]}, sum 2"
     assert second == f"rank 1 of 2 on n2, CPUs {cpus[1]}, sum 2"
@@ -157,8 +158,8 @@ def test_the_launcher_of_the_labs_uses_both_nodes_in_a_job(shell, tmp_path):
     )
     out = tmp_path / "out.txt"
     shell(f"sbatch -N2 --ntasks-per-node=1 -o {out.name} --wrap {shlex.quote(f'{PYTHON} launch.py')}")
-    assert eventually(lambda: out.exists() and len(said_by_ranks(out.read_text())) == 2, 60), out.read_text()
-    first, second = said_by_ranks(out.read_text())
+    assert eventually(lambda: out.exists() and len(lines_of_ranks(out.read_text())) == 2, 60), out.read_text()
+    first, second = lines_of_ranks(out.read_text())
     assert first.startswith("rank 0 of 2 on n1")
     assert second.startswith("rank 1 of 2 on n2")
     assert second.endswith("sum 2")
@@ -179,7 +180,7 @@ time.sleep(60)
 
 
 def test_a_cancelled_job_has_time_to_save(shell, tmp_path):
-    """What a time limit does is the same, but its resolution is a minute (slurm.conf(5), OverTimeLimit)."""
+    """A time limit does the same, but its resolution is a minute (slurm.conf(5), OverTimeLimit)."""
     script(tmp_path, "train.py", SAVES)
     work = shlex.quote(f"srun {PYTHON} train.py")
     job = shell(f"sbatch --parsable -N2 --ntasks-per-node=1 --wrap {work}").strip()
@@ -188,42 +189,42 @@ def test_a_cancelled_job_has_time_to_save(shell, tmp_path):
     assert eventually(lambda: len(list(tmp_path.glob("saved-*"))) == 2)
 
 
-def test_whoever_waits_in_a_terminal_for_a_node_is_not_left_hanging(another):
+def test_waiting_for_a_node_in_a_terminal_does_not_hang(another):
     another.up(1)
     environ = os.environ | another.slurm().variables
-    held, waiting = (
+    running, waiting = (
         subprocess.Popen(["srun", "-N1", "sleep", "60"], env=environ, stderr=subprocess.DEVNULL) for _ in range(2)
     )
     time.sleep(1)
     another.down()
-    assert held.wait(timeout=40) != 0
+    assert running.wait(timeout=40) != 0
     assert waiting.wait(timeout=40) != 0
 
 
-def test_it_listens_on_this_machines_own_address_alone(small):
-    watcher = psutil.Process(int((folder_of(small) / supervisor.PID_FILE).read_text()))
+def test_the_daemons_listen_on_this_machines_address_only(small):
+    supervisor_process = psutil.Process(int((folder_of(small) / supervisor.PID_FILE).read_text()))
     environ = os.environ | small.slurm().variables
     with subprocess.Popen(["srun", "--mpi=pmi2", "sleep", "20"], env=environ, stderr=subprocess.DEVNULL) as srun:
         try:
-            waits = psutil.Process(srun.pid)
-            assert eventually(lambda: waits.net_connections("inet"))  # for its tasks, on ports of its own
-            heard = heard_by([waits, *waits.children(), *watcher.children(recursive=True)])
+            client = psutil.Process(srun.pid)
+            assert eventually(lambda: client.net_connections("inet"))  # for its tasks
+            addresses = listening_addresses([client, *client.children(), *supervisor_process.children(recursive=True)])
         finally:
             srun.terminate()
-    assert heard == {socket.gethostbyname(socket.gethostname())}  # 127.0.0.1 or 127.0.1.1 on most machines
+    assert addresses == {socket.gethostbyname(socket.gethostname())}  # 127.0.0.1 or 127.0.1.1 on most machines
 
 
-def heard_by(processes: list[psutil.Process]) -> set[str]:
-    """Return the addresses at which they listen."""
-    heard = set()
+def listening_addresses(processes: list[psutil.Process]) -> set[str]:
+    """Return the addresses at which processes listen."""
+    addresses = set()
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):  # a helper of a job that has just ended
             connections = process.net_connections("inet")
-            heard |= {connection.laddr.ip for connection in connections if connection.status == psutil.CONN_LISTEN}
-    return heard
+            addresses |= {connection.laddr.ip for connection in connections if connection.status == psutil.CONN_LISTEN}
+    return addresses
 
 
-def test_two_of_them_do_not_know_of_each_other(small, another):
+def test_two_clusters_are_independent(small, another):
     first, second = small.slurm(), another.up(1)
     assert first.variables != second.variables
     assert second.nodes == 1
@@ -236,22 +237,28 @@ def test_two_of_them_do_not_know_of_each_other(small, another):
 
 # --- It ends, and nothing is left ---
 
-# A job that does not end when told to, with a child that has left its session, and one that has left its environment.
+# A job that ignores SIGTERM, with one child that has left its session and another that has left its environment.
 STUBBORN = f"""#!/bin/bash
 setsid sleep {NUMBER} &
 srun bash -c 'trap "" TERM; env -i setsid sleep {NUMBER} & while true; do sleep {NUMBER}; done'
 """
-MEEK = f"#!/bin/bash\nsrun sleep {NUMBER}\n"
+PLAIN = f"#!/bin/bash\nsrun sleep {NUMBER}\n"
 
 
-def submit(one: Cluster, folder: Path, text: str, sleeps: int) -> None:
+def is_sleep(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):  # it may end while it is being asked
+        return process.name() == "sleep"
+    return False
+
+
+def submit(slurm_cluster: Cluster, folder: Path, text: str, sleeps: int) -> None:
     script(folder, "job.sh", text)
-    environ = os.environ | one.slurm().variables
+    environ = os.environ | slurm_cluster.slurm().variables
     subprocess.run(["sbatch", "-N1", "job.sh"], cwd=folder, env=environ, check=True, capture_output=True)
-    assert eventually(lambda: sum(process.name() == "sleep" for process in left_of(folder_of(one))) == sleeps)
+    assert eventually(lambda: sum(map(is_sleep, left_of(folder_of(slurm_cluster)))) == sleeps)
 
 
-def test_down_ends_jobs_that_will_not_end_and_down_again_is_fine(another, tmp_path):
+def test_down_kills_stubborn_jobs_and_may_be_repeated(another, tmp_path):
     another.up(1)
     folder = folder_of(another)
     submit(another, tmp_path, STUBBORN, sleeps=3)
@@ -265,12 +272,12 @@ def test_down_ends_jobs_that_will_not_end_and_down_again_is_fine(another, tmp_pa
 @pytest.mark.parametrize(
     ("victim", "message"), [("slurmd", "n1 was killed by SIGKILL"), ("slurmctld", "slurmctld was killed")]
 )
-def test_a_daemon_that_died_is_named_and_up_mends_it(another, tmp_path, victim, message):
+def test_a_dead_daemon_is_named_and_up_repairs_the_cluster(another, tmp_path, victim, message):
     another.up(1)
     folder = folder_of(another)
-    submit(another, tmp_path, MEEK, sleeps=1)
-    watcher = psutil.Process(int((folder / supervisor.PID_FILE).read_text()))
-    next(process for process in watcher.children() if process.name() == victim).kill()
+    submit(another, tmp_path, PLAIN, sleeps=1)
+    supervisor_process = psutil.Process(int((folder / supervisor.PID_FILE).read_text()))
+    next(process for process in supervisor_process.children() if process.name() == victim).kill()
     assert eventually(lambda: another.slurm() is None)
     assert message in another.status().broken[0]
     assert "log" in another.status().broken[0]
@@ -279,11 +286,11 @@ def test_a_daemon_that_died_is_named_and_up_mends_it(another, tmp_path, victim, 
     assert another.status().broken == ()
 
 
-def test_without_its_supervisor_all_is_ended_but_what_is_not_of_the_cluster(another, tmp_path):
+def test_without_its_supervisor_only_the_clusters_processes_are_ended(another, tmp_path):
     another.up(1)
     folder = folder_of(another)
     submit(another, tmp_path, STUBBORN, sleeps=3)
-    # As a notebook's kernel that runs in a real cluster's job, and has turned to the small one since.
+    # Like a notebook kernel in a real cluster's job that has since switched to the small slurm_cluster.
     environ = {"SLURM_JOB_ID": "7", "SLURM_CLUSTER_NAME": "big", **another.slurm().variables}
     kernel = subprocess.Popen([shutil.which("sleep"), "60"], env=environ)
     try:
@@ -298,11 +305,11 @@ def test_without_its_supervisor_all_is_ended_but_what_is_not_of_the_cluster(anot
     assert gone(another, folder)
 
 
-def start(one: Cluster, then: str = "") -> subprocess.Popen:
+def start(slurm_cluster: Cluster, then: str = "") -> subprocess.Popen:
     text = f"""
         import os, pathlib, time
         from labkit.slurm.cluster import Cluster
-        Cluster(pathlib.Path({str(one.link)!r})).up(1{then})
+        Cluster(pathlib.Path({str(slurm_cluster.link)!r})).up(1{then})
         print("up", flush=True)
         time.sleep(60)
     """
@@ -313,7 +320,7 @@ def start(one: Cluster, then: str = "") -> subprocess.Popen:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_an_up_that_is_interrupted_leaves_nothing(another, tmp_path, monkeypatch, how):
+def test_an_interrupted_up_leaves_nothing(another, tmp_path, monkeypatch, how):
     script(tmp_path, "slurmctld", "#!/bin/sh\nexec sleep 60\n")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     with start(another) as process:
@@ -326,7 +333,7 @@ def test_an_up_that_is_interrupted_leaves_nothing(another, tmp_path, monkeypatch
 
 
 @pytest.mark.slow
-def test_it_ends_with_the_process_that_it_is_for(another):
+def test_a_cluster_ends_with_the_process_that_it_is_for(another):
     with start(another, ", until=os.getpid()") as process:
         assert process.stdout.readline() == b"up\n"
         folder = folder_of(another)
@@ -334,12 +341,12 @@ def test_it_ends_with_the_process_that_it_is_for(another):
     assert eventually(lambda: gone(another, folder))
 
 
-def test_a_daemon_that_does_not_come_up_tells_why_and_nothing_is_left(another, tmp_path, monkeypatch):
+def test_a_daemon_that_fails_to_start_is_explained_and_nothing_is_left(another, tmp_path, monkeypatch):
     called = tmp_path / "called"
     script(tmp_path, "slurmctld", f"#!/bin/sh\necho $3 >{called}\necho 'fatal: the moon is full' >&2\nexit 3\n")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    why = r"did not come up[\s\S]*slurmctld ended with exit status 3[\s\S]*fatal: the moon is full"
-    with pytest.raises(LabError, match=why):
+    message = r"did not come up[\s\S]*slurmctld ended with exit status 3[\s\S]*fatal: the moon is full"
+    with pytest.raises(LabError, match=message):
         another.up(1)
     assert gone(another, Path(called.read_text().strip()).parent)
 
@@ -352,10 +359,10 @@ def test_it_needs_no_root(slurm_is_installed, two_users_can_be_made):
         text = f"""
             import os, pathlib, subprocess
             from labkit.slurm.cluster import Cluster
-            one = Cluster(pathlib.Path({name!r}) / "cluster")
-            slurm = one.up(1, until=os.getpid())
+            slurm_cluster = Cluster(pathlib.Path({name!r}) / "cluster")
+            slurm = slurm_cluster.up(1, until=os.getpid())
             print(subprocess.check_output(["srun", "id", "-u"], env=os.environ | slurm.variables, text=True))
-            print(one.down())
+            print(slurm_cluster.down())
         """
         done = subprocess.run(
             [*nobody, sys.executable, "-c", textwrap.dedent(text)], cwd=name, capture_output=True, text=True, timeout=60
@@ -368,7 +375,7 @@ def test_it_needs_no_root(slurm_is_installed, two_users_can_be_made):
 
 @pytest.fixture
 def empty_path(monkeypatch, tmp_path):
-    """A machine without any program but those put into the folder given."""
+    """A folder with the only programs on this machine."""
     folder = tmp_path / "programs"
     folder.mkdir()
     monkeypatch.setenv("PATH", str(folder))
@@ -388,29 +395,29 @@ def test_missing_packages_are_named_with_the_command(empty_path, tmp_path):
         Cluster(tmp_path / "cluster").up(2)
 
 
-def test_a_machine_without_any_network_is_told_so(tmp_path):
+def test_a_machine_without_a_network_is_reported(tmp_path):
     text = "from labkit.slurm import cluster; cluster.PACKAGES = {}; print(cluster.obstacle())"
     alone = ["unshare", "--map-root-user", "--net", "sh", "-c", 'ip link set lo up; exec "$@"', "sh"]
     done = subprocess.run([*alone, sys.executable, "-c", text], capture_output=True, text=True)
     if done.stderr:
         pytest.skip(f"no network: {done.stderr.strip()}")
-    assert done.stdout.startswith("this machine has no address but loopback's, ")
+    assert done.stdout.startswith("this machine has only a loopback address, ")
 
 
-def test_a_machine_whose_name_leads_nowhere_is_reported_what_to_do(monkeypatch):
+def test_a_machine_name_that_does_not_resolve_is_reported_with_a_remedy(monkeypatch):
     monkeypatch.setattr(cluster, "PACKAGES", {})
     monkeypatch.setattr(socket, "gethostname", lambda: "no-such-name.invalid")
     assert "Put '127.0.1.1 no-such-name.invalid' into /etc/hosts" in cluster.obstacle()
 
 
 @pytest.mark.parametrize("nodes", [0, -1, 65, "2", 2.0, None])
-def test_nodes_that_make_no_sense_are_refused(nodes, tmp_path):
+def test_invalid_numbers_of_nodes_are_refused(nodes, tmp_path):
     with pytest.raises(LabError, match="nodes must be an integer from 1 to 64"):
         Cluster(tmp_path / "cluster").up(nodes)
 
 
-def test_what_another_user_puts_into_the_state_does_no_harm(another, tmp_path):
-    """Others may be able to write where the link is, as in a checkout of a group's."""
+def test_files_that_another_user_puts_into_the_state_do_no_harm(another, tmp_path):
+    """Other users may be able to write to the link's folder, as in a group's checkout."""
     precious = tmp_path / "precious"
     precious.mkdir()
     (precious / "file").write_text("of years")
@@ -425,31 +432,31 @@ def test_what_another_user_puts_into_the_state_does_no_harm(another, tmp_path):
     assert another.down()
     assert (precious / "file").read_text() == "of years"
     another.link.mkdir()
-    for ask in (lambda: another.up(1), another.down, another.status, another.slurm):
+    for call in (lambda: another.up(1), another.down, another.status, another.slurm):
         with pytest.raises(LabError, match="is not a link: remove it"):
-            ask()
+            call()
     another.link.rmdir()
 
 
-def test_root_does_not_use_what_another_user_may_have_written(tmp_path, monkeypatch):
-    """The configuration names programs that would run as root."""
+def test_root_does_not_use_files_that_another_user_may_have_written(tmp_path, monkeypatch):
+    """The configuration names programs, which would run as root."""
     folder = Path(tempfile.mkdtemp(prefix=small_slurm.PREFIX, dir="/tmp"))
-    one = Cluster(tmp_path / "cluster")
-    one.link.symlink_to(folder)
+    slurm_cluster = Cluster(tmp_path / "cluster")
+    slurm_cluster.link.symlink_to(folder)
     if os.geteuid() == 0:
         os.chown(folder, 65534, 65534)
-        os.chown(one.link, 65534, 65534, follow_symlinks=False)
+        os.chown(slurm_cluster.link, 65534, 65534, follow_symlinks=False)
     else:
         monkeypatch.setattr(os, "geteuid", lambda: 0)
     try:
-        for ask in (one.down, one.status, one.slurm):
+        for call in (slurm_cluster.down, slurm_cluster.status, slurm_cluster.slurm):
             with pytest.raises(LabError, match=r"only that user and root .* runuser -u \S+ -- \./lab cluster down"):
-                ask()
+                call()
     finally:
         folder.rmdir()
 
 
-def test_a_tmp_in_which_others_can_replace_files_is_reported(monkeypatch, tmp_path):
+def test_a_tmp_without_the_sticky_bit_is_reported(monkeypatch, tmp_path):
     monkeypatch.setattr(cluster, "PACKAGES", {})
     monkeypatch.setattr(supervisor, "TMP", tmp_path)
     tmp_path.chmod(0o777)
@@ -477,7 +484,7 @@ def with_sinfo(folder: Path, text: str) -> cluster.Slurm | None:
     return cluster._real_slurm()
 
 
-def test_a_real_cluster_is_its_default_partitions_nodes_that_are_up(empty_path, monkeypatch):
+def test_a_real_cluster_counts_the_default_partitions_nodes_that_are_up(empty_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{empty_path}{os.pathsep}/usr/bin{os.pathsep}/bin")
     assert with_sinfo(empty_path, NODES) == cluster.Slurm("real", 2, 48, {})
     assert with_sinfo(empty_path, NODES.replace("batch*", "batch")) == cluster.Slurm("real", 3, 4, {})
@@ -488,13 +495,13 @@ def test_a_real_cluster_is_its_default_partitions_nodes_that_are_up(empty_path, 
     ["#!/bin/sh\nexit 1\n", "#!/bin/sh\n", "#!/bin/sh\nexec sleep 30\n", "#!/bin/sh\necho n1 64 'down*' 'batch*'\n"],
     ids=["no configuration", "no nodes", "no answer", "all down"],
 )
-def test_a_slurm_that_takes_no_jobs_is_none(empty_path, monkeypatch, sinfo):
+def test_a_slurm_that_accepts_no_jobs_is_ignored(empty_path, monkeypatch, sinfo):
     monkeypatch.setenv("PATH", f"{empty_path}{os.pathsep}/usr/bin{os.pathsep}/bin")
     monkeypatch.setattr(supervisor.query, "__kwdefaults__", {"timeout": 1.0})
     assert with_sinfo(empty_path, sinfo) is None
 
 
-def test_a_small_one_is_not_taken_for_a_real_one(empty_path, monkeypatch):
+def test_a_small_cluster_is_not_mistaken_for_a_real_one(empty_path, monkeypatch):
     with_conf = "#!/bin/sh\n[ -z \"$SLURM_CONF\" ] || echo n1 64 idle 'batch*'\n"
     monkeypatch.setenv("SLURM_CONF", "/etc/somewhere/slurm.conf")
     assert with_sinfo(empty_path, with_conf).nodes == 1
@@ -519,6 +526,6 @@ def test_nodes_share_the_cores_and_the_memory_of_a_big_machine():
     ("version", "plugin"),
     [("slurm-wlm 21.08.5", "cgroup/v1"), ("slurm-wlm 23.11.4", "cgroup/v1"), ("slurm 24.05.0", "disabled")],
 )
-def test_control_groups_are_left_alone_in_the_words_of_each_version(empty_path, version, plugin):
+def test_control_groups_are_disabled_in_each_versions_syntax(empty_path, version, plugin):
     script(empty_path, "sinfo", f"#!/bin/sh\necho {version}\n")
     assert supervisor._cgroup_plugin() == plugin

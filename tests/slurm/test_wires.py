@@ -1,4 +1,4 @@
-"""The small Slurm's nodes on a network in a box: jobs use the wires, commands outside reach it, nothing is left."""
+"""The small Slurm's nodes on a testbed: jobs use the wires, commands outside reach it, nothing is left."""
 
 import json
 import os
@@ -40,18 +40,18 @@ def wires_can_be_made(slurm_is_installed):
 @pytest.fixture(scope="module")
 def wired(wires_can_be_made, tmp_path_factory):
     """Yield a cluster of 2 nodes with wires."""
-    one = Cluster(tmp_path_factory.mktemp("wired") / "cluster")
-    one.up(2, until=os.getpid(), network=RATE)
-    yield one
-    one.down()
+    cluster = Cluster(tmp_path_factory.mktemp("wired") / "cluster")
+    cluster.up(2, until=os.getpid(), network=RATE)
+    yield cluster
+    cluster.down()
 
 
 @pytest.fixture
 def another(slurm_is_installed, tmp_path):
-    """Yield a cluster that is not up; it is ended after the test."""
-    one = Cluster(tmp_path / "cluster")
-    yield one
-    one.down()
+    """Yield a cluster that is not up; end it after the test."""
+    cluster = Cluster(tmp_path / "cluster")
+    yield cluster
+    cluster.down()
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ print(json.dumps([os.environ["SLURMD_NODENAME"], socket.gethostname(), sent, rec
 
 
 def test_ranks_of_a_job_use_the_wires_however_they_are_started(shell, tmp_path):
-    """By srun, by mpirun, and by the labs' launcher."""
+    """With srun, mpirun and the labs' launcher."""
     script(tmp_path, "exchange.py", EXCHANGE)
     launch = "from labkit.mpi.launch import run_ranks; run_ranks(2, 'exchange.py', threads=1, timeout=120)"
     job = f"""\
@@ -88,9 +88,9 @@ def test_ranks_of_a_job_use_the_wires_however_they_are_started(shell, tmp_path):
     script(tmp_path, "job.sh", job)
     shell("sbatch --wait -N2 --ntasks-per-node=1 -o out.txt job.sh")
     text = (tmp_path / "out.txt").read_text()
-    told = [json.loads(found) for found in re.findall(r'\["[^]]*\]', text)]  # ranks may mix their lines
-    assert sorted(line[:2] for line in told) == [["n1", "node1"]] * 3 + [["n2", "node2"]] * 3, text
-    assert all(PAYLOAD < count < 1.2 * PAYLOAD for line in told for count in line[2:]), text
+    lines = [json.loads(match) for match in re.findall(r'\["[^]]*\]', text)]  # ranks may mix their lines
+    assert sorted(line[:2] for line in lines) == [["n1", "node1"]] * 3 + [["n2", "node2"]] * 3, text
+    assert all(PAYLOAD < count < 1.2 * PAYLOAD for line in lines for count in line[2:]), text
 
 
 def test_srun_and_salloc_outside_start_programs_on_the_nodes(shell, tmp_path):
@@ -114,21 +114,21 @@ def test_a_signal_from_outside_reaches_the_ranks(shell, tmp_path):
     assert processes.wait_until(lambda: "SIGUSR1" in (tmp_path / "out.txt").read_text(), 20.0)
 
 
-def test_it_tells_what_was_asked_for_and_measured_and_up_again_changes_nothing(wired):
+def test_it_reports_both_rates_and_up_again_changes_nothing(wired):
     slurm = wired.slurm()
-    assert slurm.network.startswith("2 nodes on wires of 100 Mbit/s: a transfer got ")
+    assert slurm.network.startswith("2 nodes on wires of 100 Mbit/s: a transfer reached ")
     assert slurm.network.endswith("%")
     assert slurm.network in wired.status().network
     assert wired.up(2, network="0.1 gbit") == wired.up(2, network=1e8) == slurm
 
 
 @pytest.mark.parametrize("other", [{}, {"network": "1 Gbit/s"}, {"nodes": 1, "network": RATE}])
-def test_up_with_another_network_names_the_one_that_is_up(wired, other):
+def test_up_with_another_network_names_the_running_one(wired, other):
     with pytest.raises(LabError, match=r"^a cluster of 2 nodes on wires of 100 Mbit/s is up: .*\./lab cluster down$"):
         wired.up(**other)
 
 
-def test_a_plan_takes_the_wires_and_no_loopback():
+def test_a_plan_uses_the_wires_not_loopback():
     def planned(nodes: int, name: str):
         environ = {"SLURM_JOB_ID": "1", "SLURM_JOB_NUM_NODES": str(nodes), "SLURM_CPUS_ON_NODE": "2"}
         environ |= {"SLURM_CLUSTER_NAME": name, "SLURMD_NODENAME": "n1"}
@@ -137,7 +137,7 @@ def test_a_plan_takes_the_wires_and_no_loopback():
     wires = planned(2, f"{small_slurm.ON_WIRES}x")
     assert wires.env["HYDRA_IFACE"] == interface()
     assert f"UCX_NET_DEVICES {interface()}" in " ".join(wires.options)
-    assert not wires.local  # or mpirun would listen on loopback alone
+    assert not wires.local  # or mpirun would listen on loopback only
     assert planned(1, f"{small_slurm.ON_WIRES}x").env["HYDRA_IFACE"] == "lo"
     assert planned(2, f"{small_slurm.PREFIX}x").env["HYDRA_IFACE"] == "lo"
     assert "HYDRA_IFACE" not in planned(2, "a-real-one").env
@@ -145,36 +145,36 @@ def test_a_plan_takes_the_wires_and_no_loopback():
 
 # --- It ends, and nothing is left ---
 
-MEEK = "#!/bin/bash\nsrun sleep 600\n"
+PLAIN = "#!/bin/bash\nsrun sleep 600\n"
 
 
-def start_with_a_job(one: Cluster, folder: Path) -> tuple[Path, set[int]]:
-    """Start a cluster and a job on both nodes; return the cluster's folder, and the namespaces' numbers."""
-    slurm = one.up(2, network=RATE)
-    script(folder, "job.sh", MEEK)
+def start_with_a_job(cluster: Cluster, folder: Path) -> tuple[Path, set[int]]:
+    """Start a cluster and a job on both nodes; return the cluster's folder and the namespaces' inodes."""
+    slurm = cluster.up(2, network=RATE)
+    script(folder, "job.sh", PLAIN)
     environ = os.environ | slurm.variables
     subprocess.run(["sbatch", "-N2", "job.sh"], cwd=folder, env=environ, check=True, capture_output=True)
 
     def asleep() -> list[psutil.Process]:
-        below = psutil.Process(slurm.supervisor_pid).children(recursive=True)
-        return [process for process in below if processes.lives(process) and process.name() == "sleep"]
+        children = psutil.Process(slurm.supervisor_pid).children(recursive=True)
+        return [process for process in children if processes.is_alive(process) and process.name() == "sleep"]
 
     assert processes.wait_until(lambda: len(asleep()) == 2, 20.0)
     ours = namespace_of(psutil.Process())
-    below = psutil.Process(slurm.supervisor_pid).children(recursive=True)
-    namespaces = {namespace_of(process) for process in below if processes.lives(process)} - {ours}
-    assert len(namespaces) == 3  # of the switch and of two nodes
-    return one.link.readlink(), namespaces
+    children = psutil.Process(slurm.supervisor_pid).children(recursive=True)
+    namespaces = {namespace_of(process) for process in children if processes.is_alive(process)} - {ours}
+    assert len(namespaces) == 3  # the switch and two nodes
+    return cluster.link.readlink(), namespaces
 
 
 def namespace_of(process: psutil.Process) -> int:
     return Path(f"/proc/{process.pid}/ns/net").stat().st_ino
 
 
-def gone(one: Cluster, folder: Path, namespaces: set[int]) -> bool:
+def gone(cluster: Cluster, folder: Path, namespaces: set[int]) -> bool:
     in_them = processes.find(lambda process: namespace_of(process) in namespaces)
     known = processes.find(lambda process: str(folder) in " ".join(process.cmdline()))
-    return not (one.link.is_symlink() or folder.exists() or in_them or known)
+    return not (cluster.link.is_symlink() or folder.exists() or in_them or known)
 
 
 def interfaces() -> set[str]:
@@ -189,16 +189,16 @@ def test_down_leaves_no_process_no_namespace_and_no_interface(wires_can_be_made,
     assert gone(another, folder, namespaces)
 
 
-def test_a_controller_and_a_supervisor_that_were_killed(wires_can_be_made, another, tmp_path):
+def test_a_killed_controller_and_a_killed_supervisor(wires_can_be_made, another, tmp_path):
     folder, namespaces = start_with_a_job(another, tmp_path)
     supervisor_process = psutil.Process(another.slurm().supervisor_pid)
     next(process for process in supervisor_process.children() if process.name() == "slurmctld").kill()
     assert processes.wait_until(lambda: another.slurm() is None, 20.0)
     assert another.status().broken[0].startswith("slurmctld was killed by SIGKILL")
     supervisor_process.send_signal(signal.SIGKILL)
-    assert processes.wait_until(lambda: not processes.lives(supervisor_process), 20.0)
+    assert processes.wait_until(lambda: not processes.is_alive(supervisor_process), 20.0)
     assert another.down()
-    # Nodes end once they see that the killed supervisor's pipe is closed.
+    # Nodes end once the killed supervisor's pipe is closed.
     assert processes.wait_until(lambda: gone(another, folder, namespaces), 60.0)
 
 
@@ -213,34 +213,34 @@ def test_it_needs_no_root(wires_can_be_made, two_users_can_be_made):
             from labkit.slurm.cluster import Cluster
             if reason := obstacle():
                 sys.exit(f"obstacle: {{reason}}")
-            one = Cluster(pathlib.Path({name!r}) / "cluster")
-            slurm = one.up(2, until=os.getpid(), network={RATE!r})
+            cluster = Cluster(pathlib.Path({name!r}) / "cluster")
+            slurm = cluster.up(2, until=os.getpid(), network={RATE!r})
             batch = ["sbatch", "--wait", "-N2", "--output=out.txt", "--wrap", "srun sh -c 'id -u; hostname'"]
             subprocess.run(batch, env=os.environ | slurm.variables, check=True, stdout=subprocess.DEVNULL)
             print(pathlib.Path("out.txt").read_text())
             os.kill(slurm.supervisor_pid, signal.SIGKILL)
-            print(one.down())
+            print(cluster.down())
         """
         program = [*nobody, sys.executable, "-c", textwrap.dedent(text)]
         done = subprocess.run(program, cwd=name, capture_output=True, text=True, timeout=120)
         if done.stderr.startswith("obstacle: "):
             pytest.skip(f"no network: {done.stderr}")
-        left = processes.find(lambda process: name in " ".join(process.cmdline()))
+        leftovers = processes.find(lambda process: name in " ".join(process.cmdline()))
     assert sorted(done.stdout.split()) == ["65534", "65534", "True", "node1", "node2"], done.stderr
-    assert not left
+    assert not leftovers
 
 
 # --- It can't be started ---
 
 
 @pytest.mark.parametrize("rate", ["", "fast", "0 Mbit/s", 100])
-def test_a_rate_that_makes_no_sense_is_refused(rate, tmp_path):
+def test_an_invalid_rate_is_refused(rate, tmp_path):
     with pytest.raises(LabError, match=r"rate"):
         Cluster(tmp_path / "cluster").up(2, network=rate)
     assert not (tmp_path / "cluster").is_symlink()
 
 
-def test_a_network_that_cannot_be_made_is_one_line_and_nothing_is_left(another, tmp_path, monkeypatch):
+def test_a_failed_network_is_a_one_line_error_and_leaves_nothing(another, tmp_path, monkeypatch):
     refused = "unshare: unshare failed: Operation not permitted"
     script(tmp_path, "unshare", f"#!/bin/sh\necho '{refused}' >&2\nexit 1\n")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
