@@ -1,4 +1,4 @@
-"""Whether this machine can run each lab, and what to do if not: `lab doctor`."""
+"""`lab doctor`: check whether this machine can run each lab, and how to fix what is missing."""
 
 from typing import TYPE_CHECKING
 

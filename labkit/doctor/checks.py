@@ -1,4 +1,4 @@
-"""The checks: the meaning of the facts for each lab, and the remedies. They touch nothing but the facts."""
+"""Checks that turn facts about this machine into findings, fixes and a verdict on each lab. They do no I/O."""
 
 import dataclasses
 import re
@@ -19,37 +19,37 @@ Status = Literal["ok", "warn", "fail"]
 GIB = 2**30
 
 
-# Lab 07 has up to 4 ranks. Each takes 0.75 GB of its own with the 8,000 built-in digits, 0.95 GB with all of MNIST, of
-# which TensorFlow and Horovod take 0.63 GB before the first step (peak USS, TensorFlow 2.21 on x86-64; measured with
-# the lab's network). JupyterLab and the notebook's kernel come on top. Lab 03's ResNet-50 takes less: 2.5 GB in one
-# process at batch 16 (peak RSS).
+# Lab 07 runs up to 4 ranks. Each needs 0.75 GB of private memory with the 8,000 built-in digits, 0.95 GB with all of
+# MNIST; TensorFlow and Horovod take 0.63 GB of it before the first step (peak USS, TensorFlow 2.21 on x86-64; measured
+# with the lab's network). JupyterLab and the notebook's kernel come on top. Lab 03's ResNet-50 takes less: 2.5 GB in
+# one process at batch 16 (peak RSS).
 MEMORY_NEEDED_BYTES = 4 * 0.75e9 + 0.5e9
-MEMORY_WANTED_BYTES = 4 * 0.95e9 + 0.5e9
+MEMORY_RECOMMENDED_BYTES = 4 * 0.95e9 + 0.5e9
 # The labs' own files: checkpoints and timelines of some tens of MB, and MNIST once, 11 MB.
 DISK_NEEDED_BYTES = 0.2e9
-DISK_WANTED_BYTES = 1e9
+DISK_RECOMMENDED_BYTES = 1e9
 
-REBUILD = "make the environment again: `rm -rf .venv && ./lab setup`"
-REPORT = "search the web for that message, or report it with `./lab doctor --json`"
-# Of errors that come from a file of a package, or a kernel, that is gone or damaged.
+REBUILD = "rebuild the environment: `rm -rf .venv && ./lab setup`"
+REPORT = "search the web for that message, or report it with the output of `./lab doctor --json`"
+# Errors caused by a missing or damaged package file or kernel.
 _MISSING = re.compile(
     "No .* named|cannot import name|has not been built|cannot open shared|undefined symbol|too short|ELF"
 )
 
 
 class Finding(NamedTuple):
-    """The finding of one check.
+    """The result of one check.
 
     Attributes
     ----------
     name : str
         The check, a key of `CHECKS`.
     status : {"ok", "warn", "fail"}
-        Whether the labs can run with it.
+        Whether the labs can run.
     seen : str
-        The fact that was seen; of a probe that failed, its last lines.
+        The observation; for a failed probe, its last lines.
     fix : str
-        The remedy; empty when none is needed.
+        The remedy; empty if none is needed.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Finding(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """Whether a lab can run ("ok"), can run, but … ("warn"), or cannot ("fail"), and the findings that make it so."""
+    """Whether a lab can run ("ok"), can run with limitations ("warn") or cannot run ("fail"), and why."""
 
     lab: str
     status: Status
@@ -67,13 +67,13 @@ class Verdict(NamedTuple):
 
     @property
     def fixes(self) -> list[str]:
-        """The remedies, each once."""
+        """The remedies, without duplicates."""
         return list(dict.fromkeys(finding.fix for finding in self.because if finding.fix))
 
 
 @dataclass(frozen=True)
 class Report:
-    """The report of `examine`: this machine, the findings, a verdict on each lab."""
+    """The result of `examine`: this machine, the findings, and a verdict on each lab."""
 
     machine: Machine
     findings: tuple[Finding, ...]
@@ -85,7 +85,7 @@ class Report:
         return all(verdict.status != "fail" for verdict in self.verdicts)
 
     def as_dict(self) -> dict:
-        """Return all of it as `json.dumps` takes it; programs may rely on the keys."""
+        """Return the report as a dictionary for JSON, with stable keys."""
         return {
             "ok": self.ok,
             "machine": dataclasses.asdict(self.machine) | {"usable_cores": self.machine.usable_cores},
@@ -102,12 +102,12 @@ class Report:
         }
 
 
-# A check takes the facts and returns the status, the fact that was seen, and the fix.
+# A check takes the facts and returns status, observation and fix.
 
 Judgement = tuple[Status, str, str]
-OTHER_CPU = "use a CPU, or a CPU type of the virtual machine, with AVX2"
-MORE_MEMORY = "use a machine with 4 GiB of memory or more, or raise the container's or job's limit to that"
-AND_RESTART = ", and start JupyterLab again from there"
+OTHER_CPU = "use a CPU (or, in a virtual machine, a CPU type) with AVX2"
+MORE_MEMORY = "use a machine with at least 4 GiB of memory, or raise the container's or job's limit to that"
+AND_RESTART = ", then restart JupyterLab from that shell"
 
 
 def _unset(*variables: str) -> str:
@@ -117,7 +117,7 @@ def _unset(*variables: str) -> str:
 def _system(facts: Facts) -> Judgement:
     if facts.system in ("Linux x86_64", "Linux aarch64"):
         return "ok", facts.system, ""
-    return "fail", facts.system, "use Linux on x86-64 or Arm64: another machine, a virtual one, or WSL 2 on Windows"
+    return "fail", facts.system, "use Linux on x86-64 or Arm64: another machine, a virtual machine, or WSL 2 on Windows"
 
 
 def _python(facts: Facts) -> Judgement:
@@ -131,13 +131,13 @@ def _cores(facts: Facts) -> Judgement:
     cores, quota, usable = len(facts.machine.cores), facts.machine.quota, facts.machine.usable_cores
     limit = f" of {cores}: the CPU quota is {quota:g}" if quota is not None and quota < cores else ""
     if unequal := facts.machine.unequal_cores:
-        limit += f"; {unequal} more are slower or faster (P and E cores), and ranks that are compared need equal ones"
+        limit += f"; {unequal} more, faster or slower (P and E cores), are unused, as comparing ranks needs equal cores"
     if usable > 1:
         return "ok", f"{usable} usable{limit}", ""
-    seen = f"1 usable{limit}; more ranks or threads cannot make anything faster"
+    seen = f"1 usable{limit}; more ranks or threads can't speed anything up"
     if cores > 1:
-        return "warn", seen, "raise the CPU quota to 2 or more (docker run --cpus 2, Kubernetes limits.cpu)"
-    return "warn", seen, "use a machine, virtual machine or job with 2 cores or more (in Slurm: -c 2)"
+        return "warn", seen, "raise the CPU quota to at least 2 (docker run --cpus 2, Kubernetes limits.cpu)"
+    return "warn", seen, "use a machine, virtual machine or job with at least 2 cores (in Slurm: -c 2)"
 
 
 def _memory(facts: Facts) -> Judgement:
@@ -146,32 +146,32 @@ def _memory(facts: Facts) -> Judgement:
     if total < MEMORY_NEEDED_BYTES:
         seen += f"; 4 ranks and a notebook need {MEMORY_NEEDED_BYTES / GIB:.1f}"
         return "fail", seen, MORE_MEMORY
-    if free < MEMORY_WANTED_BYTES:
-        seen += f"; 4 ranks with all of MNIST and a notebook take {MEMORY_WANTED_BYTES / GIB:.1f}"
-        return "warn", seen, "shut down kernels and programs that you don't need"
+    if free < MEMORY_RECOMMENDED_BYTES:
+        seen += f"; 4 ranks with all of MNIST and a notebook need {MEMORY_RECOMMENDED_BYTES / GIB:.1f}"
+        return "warn", seen, "shut down kernels and programs you don't need"
     return "ok", seen, ""
 
 
 def _disk(facts: Facts) -> Judgement:
-    seen = f"{facts.disk_free / GIB:.1f} GiB free where this folder is"
-    if facts.disk_free >= DISK_WANTED_BYTES:
+    seen = f"{facts.disk_free / GIB:.1f} GiB free"
+    if facts.disk_free >= DISK_RECOMMENDED_BYTES:
         return "ok", seen, ""
     status: Status = "fail" if facts.disk_free < DISK_NEEDED_BYTES else "warn"
-    return status, seen, "free 1 GiB there: the labs write checkpoints"
+    return status, seen, "free 1 GiB on the disk of this folder: the labs write checkpoints"
 
 
 def _instruction_sets(facts: Facts) -> Judgement:
     isa = facts.machine.isa
     if "NEON" in isa:
-        return "ok", f"{', '.join(isa)}: Arm's; the labs' AVX, VNNI, BF16 and AMX are not here", ""
-    # TensorFlow's wheel is compiled for AVX, and its import aborts without: its log at start, which names what else
-    # this CPU has ("To enable the following instructions: AVX2 …"), leaves AVX out.
+        return "ok", f"{', '.join(isa)} (Arm); no AVX, VNNI, BF16 or AMX, which some labs use", ""
+    # TensorFlow's wheel is compiled for AVX, and its import aborts without it: its start-up log, which lists the CPU's
+    # other instruction sets ("To enable the following instructions: AVX2 …"), omits AVX.
     if "AVX" not in isa:
-        return "fail", "no AVX, which TensorFlow is compiled for", OTHER_CPU
+        return "fail", "no AVX, which TensorFlow requires", OTHER_CPU
     if "AVX2" not in isa:
-        return "warn", "no AVX2: TensorFlow is slow", OTHER_CPU
+        return "warn", "no AVX2, so TensorFlow is slow", OTHER_CPU
     names = ("AVX2", "AVX-512", "VNNI", "BF16", "AMX")
-    present, absent = (", ".join(name for name in names if (name in isa) is wanted) for wanted in (True, False))
+    present, absent = (", ".join(name for name in names if (name in isa) is state) for state in (True, False))
     return "ok", f"{present}; no {absent}" if absent else present, ""
 
 
@@ -183,14 +183,14 @@ def _numa(facts: Facts) -> Judgement:
 
 def _numactl(facts: Facts) -> Judgement:
     if facts.numactl is None:
-        seen, fix = "not installed", "`sudo apt-get install numactl`, or your distribution's package of that name"
+        seen, fix = "not installed", "`sudo apt-get install numactl`, or your distribution's package"
     elif facts.numactl.error:
-        # Docker's default profile asks for this capability: docs.docker.com/engine/security/seccomp, set_mempolicy.
-        seen, fix = facts.numactl.error, "let the container do it: `docker run --cap-add SYS_NICE`"
+        # Docker's default profile requires this capability: docs.docker.com/engine/security/seccomp, set_mempolicy.
+        seen, fix = facts.numactl.error, "permit it in the container: `docker run --cap-add SYS_NICE`"
     else:
-        return "ok", "can interleave memory over the NUMA nodes", ""
+        return "ok", "can interleave memory over NUMA nodes", ""
     if len(facts.machine.numa) == 1:
-        return "ok", f"{seen}; with 1 NUMA node it would change nothing", ""
+        return "ok", f"{seen} (no effect with 1 NUMA node)", ""
     return "warn", seen, fix
 
 
@@ -204,45 +204,45 @@ def _tensorflow(facts: Facts) -> Judgement:
 def _onednn(facts: Facts) -> Judgement:
     if facts.onednn.error:
         return "fail", "not tried, as TensorFlow failed", _tensorflow(facts)[2]
-    # With oneDNN switched off, the log is not empty: Eigen's matmuls still call the library ("gemm_api").
+    # With oneDNN off, the log is not empty: Eigen's matmuls still call the library ("gemm_api").
     if re.search("^onednn_verbose,.*exec,cpu,convolution", facts.onednn.output, re.MULTILINE):
         log = onednn.describe(facts.onednn.output.splitlines())
         version, threads, isa = (log.get(key, "unknown") for key in ("version", "threads", "isa"))
-        return "ok", f"{version}, on, {threads.partition(',')[0]} runtime, {isa}", ""
-    return "warn", "off: a convolution ran without it", REPORT
+        return "ok", f"{version}, enabled, {threads.partition(',')[0]} runtime, {isa}", ""
+    return "warn", "disabled: a convolution ran without it", REPORT
 
 
 def _mpi(facts: Facts) -> Judgement:
     if facts.mpirun is None:
         return "fail", "no mpirun in this environment", REBUILD
-    if disturbance := _other_mpi(facts):
-        return "warn", *disturbance
+    if conflict := _other_mpi(facts):
+        return "warn", *conflict
     return "ok", shown(Path(facts.mpirun)), ""
 
 
 def _other_mpi(facts: Facts) -> tuple[str, str] | None:
-    """Return variables of another MPI that get in the way of this one, in words, and the fix."""
+    """Return a conflict with another MPI's variables, in words, and its fix."""
     if facts.other_mpi:
         seen = f"LD_LIBRARY_PATH puts {facts.other_mpi}/libmpi.so.12 before this environment's"
         return seen, _unset("LD_LIBRARY_PATH")
-    # A cluster may set them for an MPI of its own, or for jobs on several nodes, where this one needs them.
+    # A cluster may set them for its own MPI, or for multi-node jobs, where this MPI needs them.
     if names := sorted(name for name in facts.environ if name.startswith("UCX_")):
-        return f"may be set for another MPI, and this one reads them: {', '.join(names)}", _unset(*names)
+        return f"reads variables that may be set for another MPI: {', '.join(names)}", _unset(*names)
     return None
 
 
 def _fix_of_probe(facts: Facts, error: str) -> str:
-    """Return the fix for a probe that failed: for obstacles from outside first, then for the environment itself."""
+    """Return the fix for a failed probe: first for outside causes, then for the environment itself."""
     if "SIGKILL" in error:
         return MORE_MEMORY
     if "`unset ${!SLURM_*}`" in error:
         return "leave the shell of the Slurm job that has ended"
-    if "Not over after" in error:
-        return "run the doctor again while the machine does nothing else"
+    if "Timed out after" in error:
+        return "run the doctor again while nothing else runs"
     if names := [name for name in ("LD_LIBRARY_PATH", "LD_PRELOAD") if facts.environ.get(name)]:
         return _unset(*names)
-    if disturbance := _other_mpi(facts):
-        return disturbance[1]
+    if conflict := _other_mpi(facts):
+        return conflict[1]
     return REBUILD if _MISSING.search(error) else REPORT
 
 
@@ -250,35 +250,35 @@ def _judge_probe(facts: Facts, probe: ProbeResult) -> Judgement:
     return ("fail", probe.error, _fix_of_probe(facts, probe.error)) if probe.error else ("ok", probe.output, "")
 
 
-def _optional(probe: ProbeResult, without: str = "") -> Judgement:
-    """Judge what labs can do without; the first sentence of a probe's error is what was seen, the rest the remedy."""
+def _optional(probe: ProbeResult, prefix: str = "") -> Judgement:
+    """Judge an optional feature; the first sentence of the probe's error is the observation, the rest the fix."""
     if not probe.error:
         return "ok", probe.output, ""
     seen, _, fix = probe.error.partition(". ")
-    return "warn", without + seen.removesuffix("."), fix.removesuffix(".")
+    return "warn", prefix + seen.removesuffix("."), fix.removesuffix(".")
 
 
 def _kernel(facts: Facts) -> Judgement:
     prefix = facts.kernel.output
     if not facts.kernel.error and prefix == facts.prefix:
-        return "ok", "it runs in this environment", ""
-    seen = facts.kernel.error or f"it runs in {prefix}, not in this environment"
+        return "ok", "runs in this environment", ""
+    seen = facts.kernel.error or f"runs in {prefix}, not in this environment"
     return "fail", seen, _fix_of_probe(facts, seen) if facts.kernel.error else REBUILD
 
 
 def _labs_data(facts: Facts) -> Judgement:
     if isinstance(facts.data, str):
-        return "fail", facts.data, "set LAB_DATA to the folder with the data, or unset it"
+        return "fail", facts.data, "set LAB_DATA to the data folder, or unset it"
     if damaged := [file for file in facts.data if file.state == "damaged"]:
         seen = "\n".join(f"{shown(file.path)} is damaged: {file.detail}" for file in damaged)
         return "fail", seen, damaged[0].fix
     intact = [file.name for file in facts.data if file.state == "intact"]
-    if missing := [file for file in facts.data if file.state == "missing" and file.fix]:  # no fix: nobody needs it
+    if missing := [file for file in facts.data if file.state == "missing" and file.fix]:  # no fix: not needed
         return "warn", f"no {missing[0].name}: {missing[0].detail}", missing[0].fix
     return "ok", f"{', '.join(intact)}, intact", ""
 
 
-# A new check is a line here.
+# To add a check, add a line here and its name to a group in `view.GROUPS`.
 CHECKS: dict[str, Callable[[Facts], Judgement]] = {
     "system": _system,
     "Python": _python,
@@ -294,7 +294,7 @@ CHECKS: dict[str, Callable[[Facts], Judgement]] = {
     "MPI": _mpi,
     "network": lambda facts: _optional(facts.network, "no nodes with wires between them: "),
     "Horovod": lambda facts: _judge_probe(facts, facts.horovod),
-    "Slurm": lambda facts: _optional(facts.slurm, "no cluster, and no small one on this machine: "),
+    "Slurm": lambda facts: _optional(facts.slurm, "no cluster, and none can run on this machine: "),
     "daal4py": lambda facts: _judge_probe(facts, facts.daal4py),
     "OpenVINO": lambda facts: _judge_probe(facts, facts.openvino),
     "PyTorch": lambda facts: _optional(facts.torch),
@@ -304,7 +304,7 @@ CHECKS: dict[str, Callable[[Facts], Judgement]] = {
 }
 
 
-# The checks that rest on a probe, and its name among the facts.
+# The checks that depend on a probe, and the probe's field in `Facts`.
 PROBE_OF = {
     "TensorFlow": "onednn",
     "oneDNN": "onednn",
@@ -317,24 +317,24 @@ PROBE_OF = {
 
 
 def examine(quick: bool = False) -> Report:
-    """Look at this machine and judge it. It takes about half a minute, and shows which probe it is at.
+    """Examine this machine. It takes about half a minute, with progress messages.
 
-    A quick look takes a second, and tries nothing.
+    A quick examination takes a second and runs no probes.
     """
-    with progress("Looking at this machine …") as report_step:
+    with progress("Checking this machine …") as report_step:
         facts = gather(lambda step: report_step(f"Trying {step} …"), quick)
     return judge(facts)
 
 
 def judge(facts: Facts, labs: tuple[Lab, ...] = LABS) -> Report:
-    """Make findings of the facts, and a verdict on each lab of the findings."""
+    """Turn facts into findings, and findings into a verdict on each lab."""
     findings = {name: _find(name, facts) for name in CHECKS}
     return Report(facts.machine, tuple(findings.values()), tuple(_verdict(lab, findings) for lab in labs))
 
 
 def _find(name: str, facts: Facts) -> Finding:
     if name == "daal4py" and facts.system == "Linux aarch64":
-        return Finding(name, "fail", "not here: it has no package for Arm", "use a machine with x86-64 for lab 09")
+        return Finding(name, "fail", "not available: it has no package for Arm", "use an x86-64 machine for lab 09")
     if name in PROBE_OF and getattr(facts, PROBE_OF[name]) == NOT_TRIED:
         return Finding(name, "warn", NOT_TRIED.error, "`./lab doctor` tries it")
     return Finding(name, *CHECKS[name](facts))
@@ -343,5 +343,5 @@ def _find(name: str, facts: Facts) -> Finding:
 def _verdict(lab: Lab, findings: Mapping[str, Finding]) -> Verdict:
     if failed := tuple(findings[name] for name in lab.needs if findings[name].status == "fail"):
         return Verdict(lab.name, "fail", failed)
-    short = tuple(findings[name] for name in (*lab.needs, *lab.better_with) if findings[name].status != "ok")
-    return Verdict(lab.name, "warn" if short else "ok", short)
+    limiting = tuple(findings[name] for name in (*lab.needs, *lab.better_with) if findings[name].status != "ok")
+    return Verdict(lab.name, "warn" if limiting else "ok", limiting)

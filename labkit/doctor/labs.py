@@ -1,12 +1,12 @@
-"""The labs and the checks that each rests on. A new lab is a line in `LABS`."""
+"""The checks that each lab depends on. To add a lab, add a line to `LABS`."""
 
 from typing import NamedTuple
 
 
 class Lab(NamedTuple):
-    """A lab and the checks it rests on, by name.
+    """A lab and the names of the checks it depends on.
 
-    It cannot run when a check that it `needs` fails. One of `better_with` that fails only makes it less interesting.
+    It cannot run if a check in `needs` fails. A failed check in `better_with` only makes it less interesting.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""The doctor's probes: the facts of this machine, and small scripts that use the labs' libraries and programs."""
+"""Facts about this machine, gathered by inspecting it and by running small scripts on the labs' libraries."""
 
 import os
 import platform
@@ -25,24 +25,24 @@ from labkit.system.paths import ROOT
 from labkit.testbed import obstacle
 
 SCRIPTS = Path(__file__).with_name("scripts")
-PROBE_TIMEOUT_S = 120.0  # seconds for a probe; the first import of TensorFlow from a network disk can take a minute
-ERROR_LINES = 3  # lines of a failed probe that are shown
+PROBE_TIMEOUT_S = 120.0  # the first import of TensorFlow from a network disk can take a minute
+ERROR_LINES = 3  # number of a failed probe's last lines to show
 
 
 class ProbeResult(NamedTuple):
-    """The result of a probe: its output, and the last lines of its error if it failed."""
+    """The result of a probe: its output, and if it failed the last lines of its error."""
 
     output: str = ""
     error: str = ""
 
 
-PROBES = ("onednn", "horovod", "daal4py", "openvino", "kernel", "jupyterlab")  # the probes that take seconds
-NOT_TRIED = ProbeResult(error="not tried in a quick look")
+PROBES = ("onednn", "horovod", "daal4py", "openvino", "kernel", "jupyterlab")  # slow probes, which take seconds
+NOT_TRIED = ProbeResult(error="not tried in a quick check")
 
 
 @dataclass(frozen=True)
 class Facts:
-    """The facts that a judgement rests on.
+    """The facts that the checks judge.
 
     Attributes
     ----------
@@ -55,27 +55,27 @@ class Facts:
     machine : Machine
         Cores, memory, instruction sets.
     disk_free : int
-        The free bytes on the checkout's disk.
+        Free bytes on the checkout's disk.
     mpirun : str or None
-        This environment's.
+        This environment's `mpirun`.
     other_mpi : str or None
-        The folder of LD_LIBRARY_PATH that hides this environment's MPI library behind another.
+        The folder in LD_LIBRARY_PATH whose MPI library shadows this environment's.
     data : tuple of FileStatus, or str
-        The status of the labs' data; a reason when it cannot be told.
+        The status of the labs' data, or why it is unknown.
     onednn, horovod, daal4py, openvino, kernel, jupyterlab : ProbeResult
         The results of these probes.
     numactl : ProbeResult or None
-        The result of interleaving memory; None where there is no such program.
+        The result of interleaving memory; None if numactl is not installed.
     network : ProbeResult
-        Whether nodes with wires between them can be made; why not when they cannot.
+        Whether nodes with wires between them can be created, or why not.
     slurm : ProbeResult
-        Which Slurm there is to submit jobs to; why none can be started here when there is none.
+        The available Slurm, or why none can be started here.
     torch : ProbeResult
-        PyTorch's version; why no script with it can run here when none can.
+        PyTorch's version, or why PyTorch scripts can't run here.
     limits : Limits or None
-        What `lab roofline` has measured and kept; None where it has not.
+        Stored results of `lab roofline`, if any.
     shares : mapping of str to float
-        By instruction, the smallest share of its speed that the fastest FP32 matmul reached on the machines in
+        For each instruction, the lowest share of its peak that the fastest FP32 matmul reached on the machines in
         `data/machines`.
     """
 
@@ -103,12 +103,12 @@ class Facts:
 
 
 def gather(on_step: Callable[[str], None], quick: bool = False) -> Facts:
-    """Look at this machine and try what the labs need; `on_step` gets the name of each probe as it begins.
+    """Inspect this machine and run the probes; `on_step` gets the name of each step as it starts.
 
-    A quick look starts no TensorFlow, ranks or kernel: these probes are `NOT_TRIED`.
+    A quick check starts no TensorFlow, ranks or kernel: these probes are `NOT_TRIED`.
     """
     prefix = Path(sys.prefix).resolve()
-    tried = dict.fromkeys(PROBES, NOT_TRIED) if quick else _try_probes(on_step)
+    results = dict.fromkeys(PROBES, NOT_TRIED) if quick else _try_probes(on_step)
     return Facts(
         system=f"{platform.system()} {platform.machine()}",
         python=platform.python_version(),
@@ -122,89 +122,89 @@ def gather(on_step: Callable[[str], None], quick: bool = False) -> Facts:
         numactl=try_command("numactl", "--interleave=all", "true") if shutil.which("numactl") else None,
         network=try_network(),
         slurm=try_slurm(),
-        limits=speed.kept_limits(),
+        limits=speed.stored_limits(),
         torch=ProbeResult(torch_ranks.version(), torch_ranks.obstacle()),
         shares=speed.usual_shares(),
-        **tried,
+        **results,
     )
 
 
 def _try_probes(on_step: Callable[[str], None]) -> dict[str, ProbeResult]:
-    """Try each of `PROBES`; return the results by name."""
-    # Ranks start from this thread, so that an interrupt ends them at once. The other probes run one after the other
-    # beside them: two cores have no room for more.
-    beside = ThreadPoolExecutor(max_workers=1)
+    """Run all `PROBES`; return their results by name."""
+    # Ranks start from this thread, so that an interrupt ends them at once. The other probes run concurrently with them,
+    # one at a time, as two cores can't run more.
+    pool = ThreadPoolExecutor(max_workers=1)
     try:
-        others = {
-            "onednn": beside.submit(try_python, SCRIPTS / "onednn.py"),
-            "openvino": beside.submit(try_python, SCRIPTS / "openvino_matmul.py"),
-            "kernel": beside.submit(try_python, SCRIPTS / "kernel.py"),
-            "jupyterlab": beside.submit(try_python, "-m", "jupyterlab", "--version"),
+        futures = {
+            "onednn": pool.submit(try_python, SCRIPTS / "onednn.py"),
+            "openvino": pool.submit(try_python, SCRIPTS / "openvino_matmul.py"),
+            "kernel": pool.submit(try_python, SCRIPTS / "kernel.py"),
+            "jupyterlab": pool.submit(try_python, "-m", "jupyterlab", "--version"),
         }
         on_step("TensorFlow with oneDNN, and Horovod on 2 ranks")
         horovod = try_ranks(SCRIPTS / "allreduce_horovod.py")
         on_step("daal4py on 2 ranks, OpenVINO, and the notebooks' kernel")
         daal4py = try_ranks(SCRIPTS / "allreduce_daal4py.py")
-        return {"horovod": horovod, "daal4py": daal4py} | {name: other.result() for name, other in others.items()}
+        return {"horovod": horovod, "daal4py": daal4py} | {name: future.result() for name, future in futures.items()}
     finally:
-        beside.shutdown(cancel_futures=True)
+        pool.shutdown(cancel_futures=True)
 
 
 def try_python(*args: str | Path, timeout: float = PROBE_TIMEOUT_S) -> ProbeResult:
-    """Run this environment's Python with these arguments."""
+    """Run this environment's Python with some arguments."""
     return try_command(sys.executable, *args, timeout=timeout)
 
 
 def try_command(*argv: str | Path, timeout: float = PROBE_TIMEOUT_S) -> ProbeResult:
-    """Run a command; its output is what it prints on stdout."""
+    """Run a command and capture its standard output."""
     try:
-        ended = processes.run(argv, timeout=timeout, separate_errors=True)
+        completed = processes.run(argv, timeout=timeout, separate_errors=True)
     except LabError as error:
         return ProbeResult(error=str(error))
-    if ended.status is None:
-        return ProbeResult(error=f"Not over after {timeout:g} s")
-    how = "failed" if ended.status > 0 else ended.failure
-    output = "\n".join(ended.lines).strip()
-    return ProbeResult(output, _last_lines("\n".join([how, *ended.errors])) if how else "")
+    if completed.status is None:
+        return ProbeResult(error=f"Timed out after {timeout:g} s")
+    failure = "failed" if completed.status > 0 else completed.failure
+    output = "\n".join(completed.lines).strip()
+    return ProbeResult(output, _last_lines("\n".join([failure, *completed.errors])) if failure else "")
 
 
 def try_ranks(script: Path, timeout: float = PROBE_TIMEOUT_S) -> ProbeResult:
-    """Run an allreduce probe on 2 ranks of 1 thread; its output is rank 0's line on the sum."""
+    """Run an allreduce probe on 2 ranks with 1 thread each; the output is rank 0's line about the sum."""
     try:
         run = run_ranks(2, script, threads=1, timeout=timeout, show=False)
     except LabError as error:
         return ProbeResult(error=_last_lines(str(error)))
-    return ProbeResult(next(line for line in run.lines[0] if line.startswith("the sum")))
+    return ProbeResult(next(line for line in run.lines[0] if "sums correctly" in line))
 
 
 def try_network() -> ProbeResult:
-    """Make a small testbed, which takes a fraction of a second."""
+    """Create a small testbed, which takes a fraction of a second."""
     rights = "" if os.geteuid() == 0 else ", without root"
-    return ProbeResult(f"nodes with wires between them can be made{rights}", obstacle())
+    return ProbeResult(f"can create nodes with wires between them{rights}", obstacle())
 
 
 def try_slurm() -> ProbeResult:
-    """Look for a cluster, and for the programs that a small one on this machine needs."""
+    """Look for a Slurm cluster, or for the programs to start a small one on this machine."""
     try:
         slurm = cluster.find_slurm()
     except LabError as error:
         return ProbeResult(error=str(error))
     if slurm:
-        kind = "a cluster" if slurm.kind == "real" else "a small one on this machine, up"
-        return ProbeResult(f"{kind}; nodes: {slurm.nodes}, CPUs of each: {slurm.cpus_per_node}")
-    return ProbeResult("no cluster, but a small one can be started: `./lab cluster up`", cluster.obstacle())
+        kind = "a cluster" if slurm.kind == "real" else "a small cluster on this machine"
+        return ProbeResult(f"{kind}; nodes: {slurm.nodes}, CPUs per node: {slurm.cpus_per_node}")
+    return ProbeResult("no cluster; `./lab cluster up` starts one on this machine", cluster.obstacle())
 
 
-def other_mpi(library_path: str, own: Path) -> str | None:
-    """Return the folder of LD_LIBRARY_PATH whose libmpi.so.12 is loaded instead of the one in `own`, if there is one.
+def other_mpi(library_path: str, library_folder: Path) -> str | None:
+    """Return the folder in LD_LIBRARY_PATH whose libmpi.so.12 shadows the one in `library_folder`, if any.
 
-    The loader looks there before it follows Horovod's and daal4py's own paths (RUNPATH, see ld.so(8)), and MPICH,
-    Intel MPI and MVAPICH all call their library so. Modules on clusters set the variable.
+    The loader searches LD_LIBRARY_PATH before Horovod's and daal4py's own paths (RUNPATH, see ld.so(8)), and MPICH,
+    Intel MPI and MVAPICH all use this library name. Modules on clusters set the variable.
     """
     for folder in filter(None, library_path.split(os.pathsep)):
         library = Path(folder, "libmpi.so.12")
         if library.exists():
-            return None if library.resolve() == (own / library.name).resolve() else folder
+            return None if library.resolve() == (library_folder / library.name).resolve() else folder
     return None
 
 
@@ -216,6 +216,6 @@ def _data() -> tuple[FileStatus, ...] | str:
 
 
 def _last_lines(text: str) -> str:
-    """Return the first line, which says how it ended, and the last ones, which say why."""
+    """Return the first line (how the probe ended) and the last ones (why)."""
     first, *rest = [line.rstrip()[:300] for line in text.splitlines() if line.strip(" ^~")]  # not tracebacks' marks
     return "\n".join([first, *rest[-ERROR_LINES:]])

@@ -1,4 +1,4 @@
-"""Whether this machine is as fast as one of its class, by what `lab roofline` has measured on it and kept."""
+"""Check this machine's speed against others of its class, using stored `lab roofline` results."""
 
 from collections.abc import Mapping
 from importlib import metadata
@@ -12,47 +12,47 @@ from labkit.system.machine import Machine
 from labkit.system.words import plural
 
 MEASURE = "./lab roofline"
-SLOWER = 1.3  # a lab may take so many times as long elsewhere before its plan is wrong: `minutes.SLOWER`
+MAX_SLOWDOWN = 1.3  # a slower machine breaks the labs' time plans: `minutes.MAX_SLOWDOWN`
 REMEDY = (
-    f"`{MEASURE} --again` while nothing else runs; if it stays so, look at power saving (a laptop's plug and profile), "
-    "at a neighbour on the same host (`st` in `top`), and at a container's or job's limits on cores"
+    f"`{MEASURE} --again` while nothing else runs; if it is still slow, check power saving (a laptop's plug and "
+    "profile), other VMs on the same host (`st` in `top`), and the container's or job's limits on cores"
 )
 
 
-def kept_limits() -> Limits | None:
-    """Return the limits of this machine that were measured and kept; None when there are none."""
+def stored_limits() -> Limits | None:
+    """Return this machine's stored limits, or None if it was not measured."""
     try:
-        kept = measure.path_for(measure.conditions(usable_machine()), measure.CACHE).exists()
-    except metadata.PackageNotFoundError:  # an environment that is broken: other checks say so
+        measured = measure.path_for(measure.conditions(usable_machine()), measure.CACHE).exists()
+    except metadata.PackageNotFoundError:  # a broken environment, which other checks report
         return None
-    return measure.limits() if kept else None
+    return measure.limits() if measured else None
 
 
 def usual_shares() -> dict[str, float]:
-    """Return for each instruction the smallest share of its speed that an FP32 matmul reached on a known machine."""
+    """Return, for each instruction, the lowest share of its peak that an FP32 matmul reached on a known machine."""
     shares: dict[str, float] = {}
     for machine in machines.read_all():
-        if paper := machine["limits"]["instructions"].get("float32"):
-            share = machine["limits"]["peaks"]["float32"] / paper["speed"]
-            shares[paper["instruction"]] = min(share, shares.get(paper["instruction"], share))
+        if peak := machine["limits"]["instructions"].get("float32"):
+            share = machine["limits"]["peaks"]["float32"] / peak["speed"]
+            shares[peak["instruction"]] = min(share, shares.get(peak["instruction"], share))
     return shares
 
 
 def judge(
     limits: Limits | None, machine: Machine, shares: Mapping[str, float]
 ) -> tuple[Literal["ok", "warn"], str, str]:
-    """Return the status, what was seen, and what to look at: the fastest FP32 matmul vs its instruction alone."""
+    """Return status, observation and fix: the fastest FP32 matmul vs the peak of its instruction."""
     if limits is None:
-        return "ok", f"not measured; on an idle machine, in about 20 s: `{MEASURE}`", ""
-    product, paper = limits.peak("float32"), limits.instructions.get("float32")
-    seen = f"FP32: {product:,.0f} GFLOP/s"
-    if paper is None:
-        return "ok", f"{seen}; without a C compiler and AVX2 there is nothing to compare it with", ""
-    share = product / paper["speed"]
+        return "ok", f"not measured (`{MEASURE}` on an idle machine, about 20 s)", ""
+    matmul, peak = limits.peak("float32"), limits.instructions.get("float32")
+    seen = f"{matmul:,.0f} GFLOP/s in FP32"
+    if peak is None:
+        return "ok", f"{seen}; comparing it with the CPU's peak needs a C compiler and AVX2", ""
+    share = matmul / peak["speed"]
     cores = plural(machine.usable_cores, "core")
-    seen += f", {share:.0%} of what {cores} could do by {paper['instruction']} at their clock ({paper['speed']:,.0f})"
+    seen += f", {share:.0%} of the {peak['instruction']} peak of {cores} ({peak['speed']:,.0f})"
     if limits.others.busy:
-        return "warn", f"{seen}, but other work had the cores", f"`{MEASURE} --again` while nothing else runs"
-    if share < (usual := shares.get(paper["instruction"], 0) / SLOWER):
+        return "warn", f"{seen}, but other work used the cores", f"`{MEASURE} --again` while nothing else runs"
+    if share < (usual := shares.get(peak["instruction"], 0) / MAX_SLOWDOWN):
         return "warn", f"{seen}; at least {usual:.0%} is usual", REMEDY
     return "ok", seen, ""

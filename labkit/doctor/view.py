@@ -1,4 +1,4 @@
-"""The doctor's report, in a terminal and, shorter, in a notebook."""
+"""Render the doctor's report: in full for a terminal, shortened for a notebook."""
 
 import io
 
@@ -11,13 +11,22 @@ from labkit.system.tables import plain_table
 from labkit.system.words import plural
 
 STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
-VERDICTS = {"warn": "can run, but look at: ", "fail": "cannot run: "}
+VERDICTS = {"warn": "can run, but check: ", "fail": "cannot run: "}
+# Checks that pass share a row with the others of their group.
+GROUPS = {
+    "machine": ("system", "cores", "memory", "disk", "NUMA", "numactl"),
+    "CPU": ("ISA", "speed"),
+    "Python": ("Python", "JupyterLab", "kernel"),
+    "packages": ("TensorFlow", "oneDNN", "Horovod", "daal4py", "OpenVINO", "PyTorch"),
+    "parallel": ("MPI", "network", "Slurm"),
+    "data": ("data",),
+}
 
 
 def render(report: Report, console: Console, short: bool = False) -> None:
-    """Show the machine, the checks with their remedies, and the labs that these concern, in words and colours.
+    """Print the machine, the checks with their fixes, and the affected labs.
 
-    A short report leaves out the checks in which all is well.
+    Checks that pass share rows; a short report omits them.
     """
     machine = report.machine
     console.print(
@@ -26,10 +35,17 @@ def render(report: Report, console: Console, short: bool = False) -> None:
         highlight=False,
     )
     checks = _columns(3)
+    if not short:
+        passed = {finding.name: finding.seen for finding in report.findings if finding.status == "ok"}
+        for group, names in GROUPS.items():
+            if seen := [
+                passed[name] if name == group else f"{name}: {passed[name]}" for name in names if name in passed
+            ]:
+                checks.add_row(Text("ok", STYLES["ok"]), group, Text(" · ".join(seen)))
     for finding in report.findings:
-        if not short or finding.status != "ok":
-            seen = Text(f"{finding.seen}\nfix: {finding.fix}" if finding.fix else finding.seen)
-            checks.add_row(Text(finding.status, STYLES[finding.status]), finding.name, seen)
+        if finding.status != "ok":
+            text = Text(f"{finding.seen}\nfix: {finding.fix}" if finding.fix else finding.seen)
+            checks.add_row(Text(finding.status, STYLES[finding.status]), finding.name, text)
     if checks.row_count:
         console.print(checks, "")
     labs = _columns(2)
@@ -40,17 +56,17 @@ def render(report: Report, console: Console, short: bool = False) -> None:
             labs.add_row(Text(verdict.lab), Text.assemble(words, because))
     if labs.row_count:
         console.print(labs)
-    if fine := len(report.verdicts) - labs.row_count:
-        console.print(f"{plural(fine, 'other lab')} can run." if labs.row_count else "All labs can run.")
+    if ready := len(report.verdicts) - labs.row_count:
+        console.print(f"{plural(ready, 'other lab')} can run." if labs.row_count else "All labs can run.")
 
 
 def as_text(report: Report) -> str:
-    """Return the short report as plain text of at most 100 columns."""
+    """Return the short report as plain text, at most 100 columns wide."""
     text = io.StringIO()
     render(report, Console(file=text, width=100, color_system=None, force_jupyter=False), short=True)
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
 
 
 def _columns(count: int) -> Table:
-    """Return a table in which a path is shown whole."""
+    """Return a table that wraps long paths instead of truncating them."""
     return plain_table(*(Column(overflow="fold") for _ in range(count)))

@@ -1,1 +1,1 @@
-"""The small scripts that the doctor tries. Each also runs by hand, as its first line says."""
+"""Small probe scripts that the doctor runs. The first line of each is the command to run it by hand."""

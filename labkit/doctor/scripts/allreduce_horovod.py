@@ -1,5 +1,5 @@
 # mpirun -n 2 python labkit/doctor/scripts/allreduce_horovod.py
-"""Check that an allreduce through Horovod gives every rank the sum over the ranks."""
+"""Check that a Horovod allreduce gives every rank the sum over all ranks."""
 
 import sys
 
@@ -9,17 +9,17 @@ import tensorflow as tf
 
 
 def main() -> str:
-    """Sum each rank's number over all ranks; print the result, or exit with an error."""
+    """Sum a number over all ranks; return a line about the result, or exit with an error."""
     hvd.init()
     rank, size = hvd.rank(), hvd.size()
     if size == 1:
-        raise SystemExit("This rank is alone: mpirun belongs to another MPI than the library Horovod was built with.")
+        raise SystemExit("This rank is alone: mpirun belongs to a different MPI from the one Horovod was built with.")
     total = hvd.allreduce(tf.fill([1000], float(rank + 1)), op=hvd.Sum).numpy()
     expected = size * (size + 1) / 2
     if not (total == expected).all():
         raise SystemExit(f"Rank {rank} of {size} got {total.min()} to {total.max()}, expected {expected}.")
-    return f"the sum over {size} ranks is right (Horovod {horovod.__version__})"
+    return f"{horovod.__version__}, sums correctly over {size} ranks"
 
 
 if __name__ == "__main__":
-    sys.stdout.write(f"{main()}\n")  # in one write: two ranks share the screen
+    sys.stdout.write(f"{main()}\n")  # in one write, as two ranks share the screen

@@ -1,9 +1,9 @@
 # python labkit/doctor/scripts/onednn.py
-"""Run a convolution by TensorFlow; oneDNN's own log shows whether it went through oneDNN."""
+"""Run a TensorFlow convolution; the oneDNN log shows whether oneDNN executed it."""
 
 import os
 
-os.environ["ONEDNN_VERBOSE"] = "1"  # a variable that is read once, when the library is loaded
+os.environ["ONEDNN_VERBOSE"] = "1"  # read once, when the library is loaded
 
 import tensorflow as tf
 
