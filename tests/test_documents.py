@@ -1,12 +1,14 @@
-"""The commands, options and links in documents exist, and work-arounds name what they work around."""
+"""Commands, options and links in documents exist, and work-arounds name the issues they work around."""
 
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import typer.core
 import typer.main
+import yaml
 
 from labkit import cli
 from labkit.system import paths
@@ -14,43 +16,43 @@ from labkit.system import paths
 GUIDES = [paths.ROOT / "README.md", paths.ROOT / "CONTRIBUTING.md", *sorted((paths.ROOT / "docs").glob("*.md"))]
 OTHERS = [paths.ROOT / "CHANGELOG.md", paths.ROOT / "SECURITY.md", paths.ROOT / "data" / "README.md"]
 FENCED = re.compile(r"^( *)```.*?^\1```", re.M | re.S)
-# In a line of a block up to its comment, the next command or a redirection; in a sentence the whole span of code.
+# In a code block, a line up to a comment, the next command or a redirection; in prose, the whole code span.
 TYPED = re.compile(r"(?:(?:^|[\s(])\./|^)lab(?P<words>(?: (?!#|&&|\||;|>|2>)[^\s`)]+)*)")
 
 
 def commands(
     command: typer.core.TyperCommand, words: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], typer.core.TyperCommand]]:
-    """Yield each command and group of `./lab` with the words that call it."""
+    """Yield each command and group of `./lab`, with its words."""
     yield words, command
-    for name, below in getattr(command, "commands", {}).items():
-        yield from commands(below, (*words, name))
+    for name, subcommand in getattr(command, "commands", {}).items():
+        yield from commands(subcommand, (*words, name))
 
 
 COMMANDS = dict(commands(typer.main.get_command(cli.application())))
 
 
 def unknown_word(line: str) -> str:
-    """Return the first word of a command line that `./lab` does not know; empty when it knows all."""
+    """Return the first word of a command line that `./lab` does not know; empty if it knows them all."""
     words = line.split()
-    called: tuple[str, ...] = ()
-    while words and (*called, words[0]) in COMMANDS:
-        called += (words.pop(0),)
-    command = COMMANDS[called]
+    path: tuple[str, ...] = ()
+    while words and (*path, words[0]) in COMMANDS:
+        path += (words.pop(0),)
+    command = COMMANDS[path]
     if hasattr(command, "commands") and words and re.match("[a-z]", words[0]):
         return words[0]
-    if command.context_settings.get("ignore_unknown_options"):  # they are another program's
+    if command.context_settings.get("ignore_unknown_options"):  # they belong to another program
         return ""
     options = {
         "--help",
         *(name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)),
     }
-    given = (word.partition("=")[0] for word in words[: words.index("--") if "--" in words else None])
-    return next((word for word in given if word.startswith("-") and word not in options), "")
+    names = (word.partition("=")[0] for word in words[: words.index("--") if "--" in words else None])
+    return next((name for name in names if name.startswith("-") and name not in options), "")
 
 
 def command_lines(text: str) -> Iterator[str]:
-    """Yield the command lines of `./lab` in a document, without `./lab`."""
+    """Yield the `./lab` command lines in a document, without `./lab`."""
     blocks = [block[0] for block in FENCED.finditer(text)]
     spans = re.findall(r"`([^`\n]+(?:\n[^`\n]+)?)`", FENCED.sub("", text))
     for piece in [*(line for block in blocks for line in block.splitlines()), *spans]:
@@ -84,7 +86,7 @@ def test_links_lead_somewhere(path):
             assert not anchor or file.suffix != ".md" or anchor in anchors(file), link
 
 
-def test_work_arounds_name_what_they_work_around():
+def test_work_arounds_name_their_issues():
     text = (paths.ROOT / "docs" / "upstream.md").read_text()
     rows = [
         [cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("| ")
@@ -92,3 +94,23 @@ def test_work_arounds_name_what_they_work_around():
     for _, file, _, upstream, _ in (row for row in rows[1:] if not set("".join(row)) <= set("- ")):
         issue = re.search(r"https://github\.com/[\w.-]+/[\w.-]+/(?:issues|pull)/\d+", upstream)
         assert (issue[0] if issue else "docs/upstream") in (paths.ROOT / file).read_text(), file
+
+
+def test_site_and_package_begin_as_the_readme_does():
+    first = " ".join((paths.ROOT / "README.md").read_text().split("\n\n")[1].split())
+    package = tomllib.loads((paths.ROOT / "pyproject.toml").read_text())["project"]
+    citation = yaml.safe_load((paths.ROOT / "CITATION.cff").read_text())
+    assert package["description"] == citation["abstract"] == first
+    assert package["version"] == citation["version"]
+    assert "{{ summary }}" in (paths.ENV / "site" / "index.md").read_text()
+
+
+def test_the_readme_stays_short():
+    assert len((paths.ROOT / "README.md").read_text().split()) <= 800
+
+
+@pytest.mark.parametrize("path", [*GUIDES, *OTHERS[1:]], ids=lambda path: str(path.relative_to(paths.ROOT)))
+def test_prose_is_wrapped_at_100_columns(path):
+    """Tables, and text without a space to break at, such as a link, may be longer."""
+    prose = FENCED.sub("", path.read_text()).splitlines()
+    assert not [line for line in prose if len(line) > 100 and " " in line[:100].strip(" -*") and line[0] not in "|![<"]

@@ -1,4 +1,4 @@
-"""Sphinx's configuration for the site that `./lab site` makes (labkit_author/site.py)."""
+"""Sphinx configuration for the site that `./lab site` builds (labkit_author/site.py)."""
 
 import base64
 import html
@@ -14,14 +14,14 @@ language = "en"
 extensions = ["myst_nb"]
 exclude_patterns = ["extra"]
 suppress_warnings = [
-    "misc.highlighting_failure",  # "…" in code stands for what is left out
-    "myst.duplicate_def",  # each Markdown cell defines the links that it uses, and Sphinx reads all cells as one page
+    "misc.highlighting_failure",  # "…" in code marks omissions
+    "myst.duplicate_def",  # each Markdown cell defines its links, and Sphinx reads all cells as one page
 ]
 
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 4
 myst_fence_as_directive = {"mermaid"}
-nb_execution_mode = "off"  # the stored outputs are shown
+nb_execution_mode = "off"  # show the stored outputs
 nb_merge_streams = True
 nb_number_source_lines = False
 
@@ -33,8 +33,8 @@ html_css_files = ["style.css"]
 html_extra_path = ["extra"]
 html_copy_source = False
 html_show_copyright = False
-html_sidebars = {"index": [], "docs/*": [], "*": []}  # pages without pages below them
-html_context = {"default_mode": "auto"}  # as the browser's; unnamed, the theme complains in the browser's console
+html_sidebars = {"index": [], "docs/*": [], "*": []}  # pages without subpages
+html_context = {"default_mode": "auto"}  # follow the browser; if unset, the theme logs a warning in its console
 html_theme_options = {
     "navbar_end": ["theme-switcher"],
     "navbar_persistent": ["search-button"],
@@ -48,38 +48,38 @@ html_theme_options = {
 
 
 class Mermaid(SphinxDirective):
-    """A diagram in Mermaid, drawn here: no browser needs a program for it."""
+    """A Mermaid diagram, rendered at build time so that browsers need no script."""
 
     has_content = True
 
     def run(self):
-        """Return the diagram as a picture whose alternative text is its accDescr."""
+        """Return the diagram as an image with its accDescr as alt text."""
         text = "\n".join(self.content)
-        described = re.search(r"accDescr\s*(?::\s*(.+)|\{(.+?)\})", text, flags=re.S if "accDescr {" in text else 0)
-        alt = html.escape(" ".join((described[1] or described[2]).split()))
+        match = re.search(r"accDescr\s*(?::\s*(.+)|\{(.+?)\})", text, flags=re.S if "accDescr {" in text else 0)
+        alt = html.escape(" ".join((match[1] or match[2]).split()))
         svg = base64.b64encode(mermaid_to_svg(text)).decode()
         image = f'<img src="data:image/svg+xml;base64,{svg}" alt="{alt}">'
-        # On a phone it scrolls, by keys too.
+        # On a phone it scrolls, also with the keyboard.
         return [nodes.raw("", f'<div class="diagram" tabindex="0">{image}</div>', format="html")]
 
 
 def visit_math(translator, node):
-    """Write a formula as MathML, which browsers show by themselves."""
+    """Write a formula as MathML, which browsers display natively."""
     block = isinstance(node, nodes.math_block)
     formula = tex2mathml(node.astext(), as_block=block)
-    # One that is wider than a phone scrolls, by keys too.
+    # Formulas wider than a phone scroll, also with the keyboard.
     translator.body.append(formula.replace("<math ", '<math tabindex="0" ', 1) if block else formula)
     raise nodes.SkipNode
 
 
-def mend(app, pagename, templatename, context, doctree):
-    """Mend what screen readers stumble over: a label in place of what a summary says, and heads of nothing."""
+def fix_accessibility(app, pagename, templatename, context, doctree):
+    """Fix problems for screen readers: a label that hides a summary's text, and empty table headers."""
     body = context.get("body", "").replace('<summary aria-label="Toggle hidden content">', "<summary>")
     context["body"] = re.sub(r"<th\b[^>]*>(?:<p></p>|&nbsp;|\s)*</th>", "<td></td>", body)
 
 
 def setup(app):
-    """Add the diagrams and the formulas."""
-    app.connect("html-page-context", mend)
+    """Add diagrams and formulas."""
+    app.connect("html-page-context", fix_accessibility)
     app.add_directive("mermaid", Mermaid)
     app.add_html_math_renderer("mathml", inline_renderers=(visit_math, None), block_renderers=(visit_math, None))
