@@ -1,8 +1,8 @@
-"""Compile to bytecode what the kit imports of the environment whose Python runs this, and all that these import.
+"""Compile to bytecode the modules that the kit imports, directly or indirectly, in this Python's environment.
 
-Without it, the first import does so, in each rank at once, or never where the environment is read-only. The whole of an
-environment is more than twice as much: tests of libraries, and parts that nothing here needs. What is bytecode already
-is left as it is.
+Otherwise they are compiled at their first import, by all ranks at once, or never if the environment is read-only. The
+whole environment would be more than twice as much: libraries' tests, and parts that nothing here needs. Existing
+bytecode is kept.
 """
 
 import contextlib
@@ -17,8 +17,8 @@ from types import CodeType
 
 KIT = Path(__file__).resolve().parents[1]
 SOURCES = ("labkit*/**/*.py", "solutions/*.py", "tests/**/*.py")
-# What is started by its name, or named in somebody's configuration.
-STARTED = (
+# Modules that are started by name, or named in a program's configuration.
+ENTRY_POINTS = (
     *("ipykernel_launcher", "ipykernel.kernelapp", "jupyterlab.labapp", "jupyterlab.labhubapp", "jupyterhub.app"),
     *("jupyter_lsp", "jupyter_server_terminals", "notebook_shim", "jupyter_client.provisioning.local_provisioner"),
     *("pytest", "pytest_timeout", "xdist.plugin", "xdist.remote", "nbval.plugin"),
@@ -27,16 +27,16 @@ IMPORT_NAME, LOAD_CONST = dis.opmap["IMPORT_NAME"], dis.opmap["LOAD_CONST"]
 
 
 def kit_imports() -> Iterator[str]:
-    """Yield the names of modules that the kit's files import, and that it starts."""
-    yield from STARTED
+    """Yield the names of modules that the kit imports or starts."""
+    yield from ENTRY_POINTS
     for file in (file for pattern in SOURCES for file in sorted(KIT.glob(pattern))):
         yield from imports(compile(file.read_bytes(), file, "exec"), "")
 
 
 def imports(code: CodeType, package: str) -> Iterator[str]:
-    """Yield the names of modules that a module's code imports, also inside functions; and names that may be modules."""
+    """Yield the modules that code imports, also inside functions, and the imported names that may be modules."""
     if IMPORT_NAME in code.co_code[::2]:
-        constants: list = []  # the last two are the import's level and what it takes `from` the module
+        constants: list = []  # before IMPORT_NAME, the last two are the import's level and its `from` list
         for instruction in dis.get_instructions(code):
             if instruction.opcode == IMPORT_NAME:
                 level, parts = constants[-2:]
@@ -52,25 +52,25 @@ def imports(code: CodeType, package: str) -> Iterator[str]:
 
 
 def compile_imported(names: Iterable[str], site: Path) -> set[str]:
-    """Compile modules in `site` and all that they import; return the names of those that are there."""
-    todo, seen, found = list(names), set(), set()
-    while todo:
-        name = todo.pop()
-        if name in seen:
+    """Compile modules in `site` and all their imports; return the names of those that exist."""
+    pending, visited, compiled = list(names), set(), set()
+    while pending:
+        name = pending.pop()
+        if name in visited:
             continue
-        seen.add(name)
-        place = site.joinpath(*name.split("."))
-        is_package = (place / "__init__.py").is_file()
-        file = place / "__init__.py" if is_package else place.with_name(f"{place.name}.py")
+        visited.add(name)
+        path = site.joinpath(*name.split("."))
+        is_package = (path / "__init__.py").is_file()
+        file = path / "__init__.py" if is_package else path.with_name(f"{path.name}.py")
         parent = name.rpartition(".")[0]
-        todo += [parent] if parent else []
-        with contextlib.suppress(OSError, SyntaxError, ValueError):  # none, or for another Python
-            code = SourceFileLoader(name, str(file)).get_code(name)  # keeps the bytecode
-            found.add(name)
-            todo += imports(code, name if is_package else parent)
-    return found
+        pending += [parent] if parent else []
+        with contextlib.suppress(OSError, SyntaxError, ValueError):  # not a module, or for another Python
+            code = SourceFileLoader(name, str(file)).get_code(name)  # writes the bytecode
+            compiled.add(name)
+            pending += imports(code, name if is_package else parent)
+    return compiled
 
 
 if __name__ == "__main__":
-    sys.dont_write_bytecode = False  # whatever the environment says: it is asked for
+    sys.dont_write_bytecode = False  # overrides PYTHONDONTWRITEBYTECODE
     compile_imported(kit_imports(), Path(sysconfig.get_path("purelib")))

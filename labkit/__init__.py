@@ -1,1 +1,1 @@
-"""What is not the lesson: measuring, launching, checking and drawing for the labs."""
+"""Support code for the labs: measuring, launching, checking answers and plotting."""

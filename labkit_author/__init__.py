@@ -1,1 +1,1 @@
-"""Make, lint, execute and test the labs' notebooks, which come from one source each."""
+"""Tools for authors: build, lint, execute and test the labs' notebooks. Each lab has one source."""

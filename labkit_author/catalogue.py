@@ -1,4 +1,4 @@
-"""Writes `solutions/labs.json`, from which `labkit.exercises.catalogue` reads the labs, from the labs' sources."""
+"""Write `solutions/labs.json`, the catalogue that `labkit.exercises.catalogue` reads, from the labs' sources."""
 
 import dataclasses
 import json
@@ -23,12 +23,12 @@ def text() -> str:
 
 
 def write() -> Path | None:
-    """Write the file; return it when that changed it."""
+    """Write the file; return its path if it changed."""
     return write_changed(paths.SOLUTIONS / FILE, text())
 
 
 def entry(source: Path) -> dict[str, Any]:
-    """Return what the file has of one lab: see `labkit.exercises.catalogue.LabInfo`."""
+    """Return one lab's entry: see `labkit.exercises.catalogue.LabInfo`."""
     notebook = sources.read(source)
     return {
         "title": sources.title(source),

@@ -1,4 +1,4 @@
-"""Executes notebooks by Papermill: strictly, and with this environment's kernel."""
+"""Execute notebooks strictly, with Papermill and this environment's kernel."""
 
 import os
 import sys
@@ -20,32 +20,32 @@ CELL_TIMEOUT_S = 900
 
 
 class ExecutionError(LabError):
-    """A notebook did not run to its end: which cell, why, and where the notebook is kept for reading."""
+    """A notebook did not run to its end. The message has the cell, the reason, and the path of the failed notebook."""
 
 
 def execute(notebook: NotebookNode, name: str, cwd: Path, **parameters: Any) -> NotebookNode:
     """Run a notebook from its first cell to its last, strictly, and return it with its outputs.
 
-    Strictly: parameters it does not have are refused, a kernel that leaves early is noticed, the kernel is this
-    environment's whatever the notebook names, and a failing notebook is kept for reading.
+    Strictly: unknown parameters are refused, a kernel that exits early is an error, the kernel is always this
+    environment's, and a failed notebook is kept for reading.
 
     Parameters
     ----------
     notebook : NotebookNode
-        The notebook, which is left unchanged.
+        The notebook, which is not modified.
     name : str
-        Its name in messages, and that of the kept file.
+        Its name in messages and file names.
     cwd : Path
-        The folder its cells run in.
+        The working directory of its cells.
     **parameters
         Values for its cell tagged `parameters`, such as `QUICK=True` for a small run of a lab.
 
     Raises
     ------
     ExecutionError
-        A cell failed, or the kernel ended before the last cell.
+        If a cell fails, or the kernel exits before the last cell.
     LabError
-        A parameter that the notebook does not have.
+        If the notebook lacks a parameter.
     """
     scratch = paths.STATE / "executed"
     input_file, output_file = scratch / f"{name}.in.ipynb", scratch / f"{name}.ipynb"
@@ -54,7 +54,7 @@ def execute(notebook: NotebookNode, name: str, cwd: Path, **parameters: Any) -> 
         input_file.write_text(dumps(notebook), encoding="utf-8")
     _refuse_unknown(parameters, input_file, name)
     before = dict(os.environ)
-    # The environment's own kernel, also where a user-level kernel of the same name points elsewhere.
+    # This environment's kernel, even if a user-level kernel of the same name points elsewhere.
     os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"
     try:
         _require_own_kernel()
@@ -79,7 +79,7 @@ def execute(notebook: NotebookNode, name: str, cwd: Path, **parameters: Any) -> 
     done = nbformat.read(output_file, as_version=4)
     for index, cell in enumerate(done.cells):
         if cell.cell_type == "code" and cell.source.strip() and cell.execution_count is None:
-            raise ExecutionError(f"{name}: ended early, cell {index} was never run (kept: {paths.shown(output_file)})")
+            raise ExecutionError(f"{name}: ended early, cell {index} never ran (kept: {paths.shown(output_file)})")
     output_file.unlink()
     input_file.unlink()
     return with_outputs_of(notebook, done)
@@ -95,11 +95,11 @@ def _refuse_unknown(parameters: dict[str, Any], notebook: Path, name: str) -> No
     known = papermill.inspect_notebook(notebook)
     for parameter in parameters:
         if parameter not in known:
-            raise LabError(f"{name} has no parameter {parameter!r}: it has {', '.join(known) or 'none'}.")
+            raise LabError(f"{name} has no parameter {parameter!r}, only {', '.join(known) or 'none'}.")
 
 
 def with_outputs_of(notebook: NotebookNode, done: NotebookNode) -> NotebookNode:
-    """Return `notebook` with the outputs of `done` and its cells' times, without papermill's own cells and paths."""
+    """Return `notebook` with the outputs and cell times of `done`, without Papermill's cells and paths."""
     outputs = {cell.id: cell for cell in done.cells if cell.cell_type == "code"}
     executed: NotebookNode = nbformat.from_dict(notebook)
     for cell in executed.cells:

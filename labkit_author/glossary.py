@@ -18,8 +18,8 @@ def text() -> str:
 
 @functools.cache
 def entries(page: str) -> dict[str, str]:
-    """Return the two lines of each entry, by term."""
-    return dict(re.findall(r"^### (.+)\n\n(.+\n.+)$", page, flags=re.M))
+    """Return the lines of each entry, by term."""
+    return dict(re.findall(r"^### (.+)\n\n((?:.+\n)+.+)$", page, flags=re.M))
 
 
 def anchor(term: str) -> str:
@@ -28,20 +28,20 @@ def anchor(term: str) -> str:
 
 
 def problems(source: str) -> Iterator[tuple[int, str]]:
-    """Yield line and problem of a lab's links to terms that there are not, and of bold terms that it never links."""
+    """Yield line and problem of each link to a missing term, and of each bold term that the lab never links."""
     terms_by_link = {f"{PAGE}#{anchor(term)}": term for term in entries(text())}
     linked = set(LINK.findall(source))
     for match in LINK.finditer(source):
         if match[1] not in terms_by_link:
-            yield source.count("\n", 0, match.start()) + 1, f"{match[1]} leads to no entry of docs/glossary.md"
+            yield source.count("\n", 0, match.start()) + 1, f"{match[1]} is not an entry of docs/glossary.md"
     terms = {_plain(term): (term, link) for link, term in terms_by_link.items()}
     for match in BOLD.finditer(source):
         term, link = terms.get(_plain(match["term"]), ("", ""))
         if term and not match["link"] and link not in linked:
             line = source.count("\n", 0, match.start()) + 1
-            yield line, f"the term {match['term']!r} is bold and not linked: [**{match['term']}**]({link})"
+            yield line, f"the term {match['term']!r} is bold but not linked: [**{match['term']}**]({link})"
 
 
 def _plain(term: str) -> str:
-    """Return a term in lower case, in the singular, with spaces for hyphens and line breaks."""
+    """Return a term in lower case and singular, with spaces instead of hyphens and line breaks."""
     return re.sub(r"[\s#-]+", " ", term).strip().lower().removesuffix("s")

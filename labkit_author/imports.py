@@ -1,4 +1,4 @@
-"""Which names the kit's modules have, read from their text: nothing is imported, TensorFlow least of all."""
+"""Find imports of names that the kit doesn't have. Modules are read as text: nothing is imported."""
 
 import ast
 import functools
@@ -11,7 +11,7 @@ PACKAGES = ("labkit", "labkit_author", "labkit_classroom")
 
 
 def missing(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Yield line and name of each import from the kit that the kit does not have."""
+    """Yield line and name of each import of a name that the kit doesn't have."""
     for node in ast.walk(tree):
         match node:
             case ast.ImportFrom(str(module), names, 0) if module.partition(".")[0] in PACKAGES:
@@ -27,14 +27,14 @@ def missing(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def names_of(module: str) -> set[str] | None:
-    """Return the names that can be imported from a module, such as "labkit.mpi"; None when there is no such module."""
+    """Return the names that can be imported from a module, such as "labkit.mpi"; None if it doesn't exist."""
     path = paths.ROOT.joinpath(*module.split("."))
     file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     if not file.is_file():
         return None
     names, lazy = _read(file.read_text(encoding="utf-8"))
-    brought = {name for below in lazy for name in lazy[below] if name in (names_of(f"{module}.{below}") or ())}
-    return {*names, *brought, *_below(path)}
+    loaded = {name for below in lazy for name in lazy[below] if name in (names_of(f"{module}.{below}") or ())}
+    return {*names, *loaded, *_below(path)}
 
 
 def _below(package: Path) -> set[str]:
@@ -44,7 +44,7 @@ def _below(package: Path) -> set[str]:
 
 @functools.cache
 def _read(text: str) -> tuple[frozenset[str], dict[str, list[str]]]:
-    """Return the names that a module binds at its top, and those that `lazy_loader` brings from modules below it."""
+    """Return a module's top-level names, and the names that `lazy_loader` loads from its submodules."""
     names: set[str] = set()
     lazy: dict[str, list[str]] = {}
     for node in _top(ast.parse(text)):
@@ -59,7 +59,7 @@ def _read(text: str) -> tuple[frozenset[str], dict[str, list[str]]]:
 
 
 def _top(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes of a module that are not within a function or a class, nor for type checkers alone."""
+    """Yield the nodes of a module outside functions, classes and `if TYPE_CHECKING`."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
             continue

@@ -1,6 +1,6 @@
-"""Rules that a lab's source must keep, each broken one told by file and line.
+"""Lint the labs' sources: report each broken rule with file and line.
 
-All is read from texts, the kit's own modules too: nothing is imported, so that it takes seconds.
+Everything is read as text, including the kit's modules: nothing is imported, so it takes seconds.
 """
 
 import ast
@@ -17,32 +17,32 @@ from labkit_author.notebooks import INSTRUCTOR, by_section, checks, parse, scrip
 
 CHECKED = "nbval-check-output"  # the tag of cells whose output nbval compares with the stored one
 MAX_COLUMNS = 100  # of code, the width of a cell in JupyterLab at 1280 pixels
-MAX_GAP_LINES = 60  # the lines of a cell in which a student looks for the gap
+MAX_GAP_LINES = 60  # in a cell with a gap for students to fill
 ABSOLUTE_PATH = re.compile(r"(?<![\w.:/<-])(?:/(?:home|root|Users|tmp|work|opt|mnt|usr|srv)\b|[A-Z]:\\|~/)")
 MARKER = re.compile(r"^# %%(?!%|\w)")
 
-# A figure that was measured once, and its source. Which figures are no results, and pass: docs/writing-labs.md.
+# Measured figures, and their sources. docs/writing-labs.md lists the figures that don't need one.
 _NUMBER = r"(?<![\w.,×])\d[\d,.]*(?:\s(?:to|or|and)\s\d[\d,.]*)?"
 RATE = re.compile(
     rf"{_NUMBER}\s(?:(?:batches|files|images?|messages|pixels|records|requests|samples|steps|tokens|updates"
     r"|[kMGT]?(?:FL)?OPs?|[kMGT]?i?B)/s\b|times\s(?:as\s(?:fast|long|slow)|faster|longer|slower))"
     rf"|{_NUMBER}×\s(?:as\s(?:fast|long|slow)|faster|longer|slower)"
 )
-NOTES = re.compile(  # in instructor's notes also times, all factors, and intervals
+NOTES = re.compile(  # in instructor's notes, also times, all factors, and intervals
     rf"{RATE.pattern}|(?<!\babout\s){_NUMBER}\s(?:[mµn]?s|seconds)\b|{_NUMBER}×(?![\s(]*\w*\d)"
     r"|\d\.\d+\stimes\b|\(\d+\.\d+ to \d+\.\d+\)"
 )
 PARAGRAPH = re.compile(r"\S.*?(?=\n\s*\n|\n\s*(?:[-*]|\d+\.)\s|\Z)", re.S)  # or an item of a list
 SOURCE = re.compile(r"\]\(http|\]\[|<http|\((?:[^()]*\s)?20[0-3]\d\)|\bIn 20[0-3]\d\b|\bpublished\b", re.I)
-GIVEN = re.compile(r"^```.*?^```$|`[^`\n]*`|\$[^$\n]*\$", re.M | re.S)  # what an exercise gives, in code or a formula
+QUOTED = re.compile(r"^```.*?^```$|`[^`\n]*`|\$[^$\n]*\$", re.M | re.S)  # an exercise's inputs, as code or a formula
 
 OPENS = re.compile(r"^check, .+ = open_lab\(\"\d\d\", globals\(\)\)$", re.M)
 
-Problem = tuple[int, str]  # a line of the source, and its problem
+Problem = tuple[int, str]  # line of the source, message
 
 
 def lint(source: Path) -> list[str]:
-    """Return the problems of a lab's source, as lines `file:line: problem`; none when it is well made."""
+    """Return the problems in a lab's source, as lines `file:line: problem`."""
     notebook = sources.read(source)
     starts = [
         number for number, line in enumerate(source.read_text(encoding="utf-8").splitlines(), 1) if MARKER.match(line)
@@ -55,7 +55,7 @@ def lint(source: Path) -> list[str]:
         if cell.cell_type == "markdown":
             problems += _lint_figures(cell, start)
         problems += _lint_file(cell, start, elsewhere)
-    if not any("syntax" in problem for _, problem in problems):  # exercises are found by the syntax trees of the cells
+    if not any("syntax" in problem for _, problem in problems):  # exercises are read from the cells' syntax trees
         problems += _lint_exercises(source, notebook, starts)
         problems += _lint_minutes(source, notebook)
         problems += [*_lint_opening(notebook, starts), *_lint_guesses(notebook, starts)]
@@ -63,22 +63,22 @@ def lint(source: Path) -> list[str]:
 
 
 def leftovers(source: Path) -> list[str]:
-    """Return the remains of an exercise's skeleton in a lab, as lines like those of `lint`.
+    """Return the parts of an exercise's skeleton that remain in a lab, as lines `file:line: problem`.
 
-    They are reported and not refused while an exercise is being written.
+    `lab lint` reports them; `lab build` accepts them while an exercise is being written.
     """
     text = source.read_text(encoding="utf-8")
     lines = (
-        f"{paths.shown(source)}:{text.count(chr(10), 0, left.start()) + 1}: left of the skeleton: {left[0]!r}"
-        for left in skeletons.LEFT.finditer(text)
+        f"{paths.shown(source)}:{text.count(chr(10), 0, match.start()) + 1}: left of the skeleton: {match[0]!r}"
+        for match in skeletons.LEFT.finditer(text)
     )
     return list(dict.fromkeys(lines))
 
 
 def _lint_paths(cell: NotebookNode, start: int) -> Iterator[Problem]:
     for number, line in enumerate(cell.source.splitlines(), start + 1):
-        if found := ABSOLUTE_PATH.search(line):
-            yield number, f"absolute path '{found.group()}…': it exists on one machine only"
+        if match := ABSOLUTE_PATH.search(line):
+            yield number, f"absolute path '{match.group()}…' exists on one machine only"
 
 
 def _written(source: Path) -> list[str]:
@@ -86,31 +86,31 @@ def _written(source: Path) -> list[str]:
 
 
 def _lint_file(cell: NotebookNode, start: int, elsewhere: dict[str, str]) -> Iterator[Problem]:
-    """Find a file that another lab writes too: labs share `work`, and each would run the other's script."""
+    """Find a file that another lab also writes: labs share `work`, so each could run the other's script."""
     name = cell.source.partition("\n")[0].removeprefix("%%writefile ")
     if name in elsewhere:
-        yield start + 1, f"{elsewhere[name]} writes {name} too: labs share that folder, so take another name"
+        yield start + 1, f"{elsewhere[name]} also writes {name}: labs share that folder, so choose another name"
 
 
 def _lint_prose(cell: NotebookNode, start: int) -> Iterator[Problem]:
     for number, line in enumerate(cell.source.splitlines(), start + 1):
         if re.search(r"!\[\s*\]\(", line):
-            yield number, "image without alternative text: ![what it shows](file)"
+            yield number, "image without alternative text: ![description](file)"
     for image in re.finditer(r"<img(?![^>]*\balt=\"[^\"]+\")", cell.source):
         line = start + 1 + cell.source.count("\n", 0, image.start())
-        yield line, 'image without alternative text: <img alt="what it shows" …>'
+        yield line, 'image without alternative text: <img alt="description" …>'
 
 
 def _lint_figures(cell: NotebookNode, start: int) -> Iterator[Problem]:
-    """Find results without a source: rates and factors in any prose, times and all factors in instructor's notes."""
+    """Find results without a source: rates and factors in prose; in instructor's notes, also times and all factors."""
     notes = INSTRUCTOR in cell.metadata.get("tags", [])
-    text = cell.source if notes else GIVEN.sub(lambda code: re.sub(r"[^\n]", " ", code[0]), cell.source)
+    text = cell.source if notes else QUOTED.sub(lambda code: re.sub(r"[^\n]", " ", code[0]), cell.source)
     for paragraph in PARAGRAPH.finditer(text):
         if SOURCE.search(paragraph[0]):
             continue
         for figure in (NOTES if notes else RATE).finditer(paragraph[0]):
             line = start + 1 + text.count("\n", 0, paragraph.start() + figure.start())
-            yield line, f"'{' '.join(figure[0].split())}' has no source: a result belongs in an output or data/machines"
+            yield line, f"'{' '.join(figure[0].split())}' has no source: results belong in an output or data/machines"
 
 
 def _lint_code(cell: NotebookNode, start: int) -> Iterator[Problem]:
@@ -124,35 +124,35 @@ def _lint_code(cell: NotebookNode, start: int) -> Iterator[Problem]:
         if len(line) > MAX_COLUMNS:
             yield (
                 number,
-                f"a line of code of {len(line)} columns: at most {MAX_COLUMNS}, or students scroll for its end",
+                f"a line of code has {len(line)} columns: at most {MAX_COLUMNS} fit without scrolling",
             )
     for place, name in imports.missing(tree):
         yield first + place, f"the kit has no {name}"
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
-            yield first + node.lineno, "import * hides which names it brings: name them"
+            yield first + node.lineno, "import * hides the names it imports: list them"
         if not isinstance(node, ast.Call):
             continue
         line, function = first + node.lineno, ast.unparse(node.func)
         if function in ("get_ipython().system", "get_ipython().getoutput"):
-            yield line, "bare !command: its failure would pass unnoticed; use run_ranks, subprocess or %%bash"
+            yield line, "bare !command ignores failures: use run_ranks, subprocess or %%bash"
         if function == "plt.show":
             yield line, "plt.show() has no alternative text: use plots.show(figure, alt=…)"
         if function == "plots.show":
             alt = [keyword.value for keyword in node.keywords if keyword.arg == "alt"]
             if not alt:
-                yield line, "plots.show without alt=…, the text for those who can't see the picture"
+                yield line, "plots.show without alt=…, the text for people who can't see the picture"
             elif isinstance(alt[0], ast.Constant) and not str(alt[0].value).strip():
-                yield line, "plots.show with an empty alt=…, the text for those who can't see the picture"
+                yield line, "plots.show with an empty alt=…, the text for people who can't see the picture"
 
 
 def _first(cell: NotebookNode, start: int) -> int:
-    """Return the number of the line before a cell's Python."""
+    """Return the line number before a cell's Python code."""
     return start + bool(script_of(cell))
 
 
 def _lint_minutes(source: Path, notebook: NotebookNode) -> Iterator[Problem]:
-    """Find sections with an exercise and no minutes for it."""
+    """Find sections with an exercise but no minutes for it."""
     try:
         to_do = {section.name for section in minutes.plan(source) if section.do}
     except LabError as error:
@@ -161,33 +161,33 @@ def _lint_minutes(source: Path, notebook: NotebookNode) -> Iterator[Problem]:
     for part in by_section(notebook):
         if part.exercises and part.name and part.name not in to_do:
             exercises = ", ".join(map(str, part.exercises))
-            yield 1, f"section {part.name} has exercise {exercises}, and no minutes to do it: `do` in {minutes.FILE}"
+            yield 1, f"section {part.name} has exercise {exercises}, but no minutes to do it: `do` in {minutes.FILE}"
 
 
 def _lint_opening(notebook: NotebookNode, starts: list[int]) -> Iterator[Problem]:
-    """Find what is imported before the lab is opened: TensorFlow's notices would stand in red below it."""
+    """Find imports of TensorFlow before `open_lab`: the cell would print its notices in red."""
     for cell, start in zip(notebook.cells, starts, strict=True):
         if OPENS.search(cell.source):
             return
         if cell.cell_type == "code" and re.search(r"^(?:import|from) tensorflow\b", cell.source, re.M):
-            yield start, "TensorFlow is imported before open_lab, which keeps its notices away"
+            yield start, "TensorFlow is imported before open_lab, which silences its notices"
 
 
 def _lint_guesses(notebook: NotebookNode, starts: list[int]) -> Iterator[Problem]:
-    """Find guesses that are numbered wrongly, or that no figure is set beside."""
-    asked, compared = (list(_guess_calls(notebook, starts, method)) for method in ("guess", "compare_guess"))
-    for place, (line, number) in enumerate(asked, 1):
+    """Find guesses that are misnumbered, or never compared with a figure."""
+    guesses, comparisons = (list(_guess_calls(notebook, starts, method)) for method in ("guess", "compare_guess"))
+    for place, (line, number) in enumerate(guesses, 1):
         if number != place:
             yield line, f"guess {number} is the lab's guess {place}: they are numbered 1, 2, 3 …"
-        if number not in {other for _, other in compared}:
-            yield line, f"guess {number} is asked for, and no figure is set beside it (results.compare_guess)"
-    for line, number in compared:
-        if number not in {other for _, other in asked}:
-            yield line, f"a figure is set beside guess {number}, and nobody asks for it (results.guess)"
+        if number not in {other for _, other in comparisons}:
+            yield line, f"guess {number} is never compared with a figure (results.compare_guess)"
+    for line, number in comparisons:
+        if number not in {other for _, other in guesses}:
+            yield line, f"guess {number} is compared, but never asked for (results.guess)"
 
 
 def _guess_calls(notebook: NotebookNode, starts: list[int], method: str) -> Iterator[tuple[int, int]]:
-    """Yield line and number of each `results.method(4, …)`, in their order."""
+    """Yield line and number of each `results.method(4, …)`, in order."""
     for cell, start in zip(notebook.cells, starts, strict=True):
         if cell.cell_type == "code" and f"results.{method}(" in cell.source:
             for node in ast.walk(parse(cell)):
@@ -217,7 +217,7 @@ def _lint_headings(notebook: NotebookNode, starts: list[int]) -> Iterator[Proble
 
 def _lint_exercises(source: Path, notebook: NotebookNode, starts: list[int]) -> Iterator[Problem]:
     try:
-        found = sources.exercises(notebook)
+        exercises = sources.exercises(notebook)
         blank = sources.blank(notebook)
     except LabError as error:
         index = re.search(r"cell (\d+)", str(error))
@@ -225,26 +225,26 @@ def _lint_exercises(source: Path, notebook: NotebookNode, starts: list[int]) -> 
         return
     module = paths.ROOT / "labkit" / "exercises" / f"lab{source.stem[:2]}.py"
     hints = _hints(ast.parse(module.read_text(encoding="utf-8"))) if module.exists() else {}
-    if list(found) != list(range(1, len(found) + 1)):
-        yield 1, f"exercises are numbered {list(found)}, not 1, 2, 3 …"
+    if list(exercises) != list(range(1, len(exercises) + 1)):
+        yield 1, f"exercises are numbered {list(exercises)}, not 1, 2, 3 …"
     for cell, start in zip(notebook.cells, starts, strict=True):
         if checks(cell) and CHECKED not in cell.metadata.get("tags", []):
-            yield start, f"an exercise is checked without the tag {CHECKED}: nobody would see the solution fail"
-    for number, exercise in found.items():
+            yield start, f"an exercise is checked without the tag {CHECKED}: a failing solution would go unnoticed"
+    for number, exercise in exercises.items():
         line, length = starts[exercise.cell], blank.cells[exercise.cell].source.count("\n") + 1
         if number not in hints:
             yield line, f"exercise {number} has no check in {paths.shown(module)}"
         if length > MAX_GAP_LINES:
-            yield line, f"exercise {number} is a gap in {length} lines: at most {MAX_GAP_LINES}, or nobody finds it"
-    for number, given in hints.items():
-        if number not in found:
-            yield 1, f"{paths.shown(module)} checks exercise {number}, which the source doesn't have"
-        if not given:
+            yield line, f"exercise {number} hides its gap in {length} lines: use at most {MAX_GAP_LINES}"
+    for number, complete in hints.items():
+        if number not in exercises:
+            yield 1, f"{paths.shown(module)} checks exercise {number}, which is not in the source"
+        if not complete:
             yield 1, f"exercise {number} has no hints in {paths.shown(module)}"
 
 
 def _hints(module: ast.Module) -> dict[int, bool]:
-    """Return for each exercise that a lab's module checks whether it has hints, none of which is empty."""
+    """Return, by exercise, whether its check has hints and none is empty."""
     constants = {
         node.targets[0].id: node.value
         for node in module.body
@@ -258,8 +258,8 @@ def _hints(module: ast.Module) -> dict[int, bool]:
     for node in ast.walk(module):
         match node:
             case ast.Call(ast.Attribute(attr="exercise"), [ast.Constant(int(number))], keywords):
-                given = [value(keyword.value) for keyword in keywords if keyword.arg == "hints"]
-                hints = [value(hint) for tuple_ in given if isinstance(tuple_, ast.Tuple) for hint in tuple_.elts]
+                arguments = [value(keyword.value) for keyword in keywords if keyword.arg == "hints"]
+                hints = [value(hint) for tuple_ in arguments if isinstance(tuple_, ast.Tuple) for hint in tuple_.elts]
                 empty = [hint for hint in hints if isinstance(hint, ast.Constant) and not str(hint.value).strip()]
                 has_hints[number] = bool(hints) and not empty
     return has_hints

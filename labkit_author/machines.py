@@ -1,4 +1,4 @@
-"""The tables "On other machines", from `data/machines/`: in each lab's notes, and in `docs/other-machines.md`."""
+"""Generate the "On other machines" tables from `data/machines/`: in each lab's notes and `docs/other-machines.md`."""
 
 from pathlib import Path
 
@@ -11,18 +11,18 @@ PAGE = paths.ROOT / "docs" / "other-machines.md"
 HEAD = """\
 # On other machines
 
-The figures of complete runs, with the kit's own versions of all software: `./lab build` writes this page from
+Figures of complete runs with the kit's software versions: `./lab build` writes this page from
 `data/machines/`. [Add your machine](machines.md#your-machines-results).
 """
 
 
 def page() -> str:
-    """Return the page with the tables of all labs."""
+    """Return the page with all labs' tables."""
     tables = [(sources.title(source), machines.table(source.stem[:2])) for source in sources.labs()]
     parts = [f"## {title}\n\n{table}\n" for title, table in tables if table]
     return "\n".join([HEAD, *(parts or ["No results yet.\n"])])
 
 
 def write() -> Path | None:
-    """Write the page; return its file when that changed it."""
+    """Write the page; return its file if it changed."""
     return write_changed(PAGE, page())

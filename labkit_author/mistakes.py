@@ -1,4 +1,4 @@
-"""Loads the planted mistakes of a lab's exercises, and their other right answers: `solutions/mistakes/NN.toml`."""
+"""Load the planted mistakes and alternative right answers of a lab's exercises: `solutions/mistakes/NN.toml`."""
 
 import tomllib
 from dataclasses import dataclass
@@ -11,16 +11,16 @@ from labkit_author.notebooks import BEGIN
 
 @dataclass(frozen=True)
 class Change:
-    """A change of a solution's text.
+    """A change to a solution's text.
 
     Attributes
     ----------
     after : str
         The new text.
     before : str
-        The text that it replaces, wherever that is in the solution.
+        The text to replace, at each place in the solution.
     below : str
-        Without `before`, the line below which `after` replaces everything.
+        If `before` is empty, `after` replaces everything below this line.
     message : str
         Text that the check prints about this mistake; empty for a right answer.
     """
@@ -34,7 +34,7 @@ class Change:
         """Return the solution with this change."""
         place = self.before or f"{self.below}\n"
         if place not in solution:
-            raise LabError(f"the solution no longer has {place!r}: plant another mistake.")
+            raise LabError(f"the solution no longer contains {place!r}: plant another mistake.")
         if self.before:
             return solution.replace(self.before, self.after)
         return solution.partition(place)[0] + place + self.after
@@ -46,12 +46,12 @@ def planted(number: str) -> dict[int, list[Change]]:
 
 
 def right(number: str) -> dict[int, list[Change]]:
-    """Return the right answers of a lab's exercises other than their solutions, by exercise."""
+    """Return the alternative right answers of a lab's exercises, by exercise."""
     return _load(number, "right")
 
 
 def path(number: str) -> Path:
-    """Return the file of a lab."""
+    """Return a lab's file."""
     return paths.SOLUTIONS / "mistakes" / f"{number}.toml"
 
 

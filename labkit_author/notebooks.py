@@ -1,4 +1,4 @@
-"""Reads notebooks: their sections, the exercises that they check, and the times at which their cells ran."""
+"""Read and write notebooks: their sections, the exercises they check, and the times at which their cells ran."""
 
 import ast
 import functools
@@ -15,16 +15,16 @@ from labkit.system import files
 from labkit.system.errors import LabError
 
 BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"  # the lines around a solution in a source
-INSTRUCTOR = "instructor"  # tag of the cells that only the solution notebook has
-TIMES = "execution"  # a cell's metadata, as JupyterLab writes it
-OPTIONAL = " · optional"  # ends the heading of an optional section
+INSTRUCTOR = "instructor"  # tag of cells that are only in the solution notebook
+TIMES = "execution"  # cell metadata with its times, as JupyterLab writes it
+OPTIONAL = " · optional"  # suffix of an optional section's heading
 HEADING = re.compile(r"^(?:# )?## (?:(\d+) · .+|(Questions))$", re.M)
-QUESTIONS = "questions"  # the name of the last section, which has no number
+QUESTIONS = "questions"  # name of the last section, which has no number
 WRITES = "%%writefile "
 
 
 class Cells(NamedTuple):
-    """The cells of one section of a lab: its name as in the plan, its heading, and they."""
+    """One section of a lab: its name in the plan, its heading, and its cells."""
 
     name: str
     heading: str
@@ -32,14 +32,14 @@ class Cells(NamedTuple):
 
     @property
     def exercises(self) -> tuple[int, ...]:
-        """The numbers of the exercises that its cells check."""
+        """The numbers of the exercises that are checked in its cells."""
         return tuple(number for cell in self.cells for number, _ in checks(cell))
 
 
 def by_section(notebook: NotebookNode) -> list[Cells]:
-    """Return a notebook's cells section by section, without the headings; the first, without a name, is its beginning.
+    """Return a notebook's cells by section, without headings. Cells before the first heading are in a nameless section.
 
-    A cell of prose that goes on over a heading is divided there.
+    A Markdown cell with a heading in the middle is split there.
     """
     parts = [Cells("", "", [])]
     for cell in notebook.cells:
@@ -56,27 +56,27 @@ def by_section(notebook: NotebookNode) -> list[Cells]:
 
 
 def _append_prose(cells: list[NotebookNode], cell: NotebookNode, text: str) -> None:
-    """Append a cell with a part of its prose, if there is any."""
+    """Append a cell with part of its prose, unless that is blank."""
     if text.strip():
         cells.append(NotebookNode(cell, source=text.strip("\n")))
 
 
 def checks(cell: NotebookNode) -> list[tuple[int, str]]:
     """Return number and variable of each `name = check(N, …)` in a cell."""
-    if cell.cell_type != "code" or "check(" not in cell.source:  # few have one, and walking a tree takes a while
+    if cell.cell_type != "code" or "check(" not in cell.source:  # most cells have none, and parsing is slow
         return []
-    found = []
+    results = []
     for node in ast.walk(parse(cell)):
         match node:
             case ast.Assign([ast.Name(name)], ast.Call(ast.Name("check"), [ast.Constant(int(number)), *_])):
-                found.append((number, name))
-    return found
+                results.append((number, name))
+    return results
 
 
 def parse(cell: NotebookNode) -> ast.Module:
-    """Return the syntax tree of a code cell, IPython's own syntax translated into calls.
+    """Return the syntax tree of a code cell, with IPython's syntax translated into calls.
 
-    Of a `%%writefile` cell it is the tree of the script, since that is the cell's Python.
+    For a `%%writefile` cell, this is the script's syntax tree.
     """
     return _parse(cell.source)
 
@@ -89,29 +89,29 @@ def _parse(text: str) -> ast.Module:
 
 
 def script_of(cell: NotebookNode) -> str:
-    """Return the script that a cell writes, `work/x.py`; an empty text when it writes none."""
+    """Return the path of the script that a cell writes, such as `work/x.py`; empty if it writes none."""
     first = cell.source.partition("\n")[0]
     return first.removeprefix(WRITES).strip() if first.startswith(WRITES) else ""
 
 
 def waited(notebook: NotebookNode) -> dict[str, float]:
-    """Return the minutes that the cells of each section took when the notebook was executed.
+    """Return the minutes that each section's cells took when the notebook was executed.
 
-    What stands before the first section counts to it.
+    Cells before the first section count towards it.
 
     Raises
     ------
     LabError
-        When a cell has no times.
+        If a cell has no times.
     """
-    took = {part.name: sum(_minutes(cell) for cell in part.cells) for part in by_section(notebook)}
-    before = took.pop("")
-    took[next(iter(took))] += before
-    return took
+    minutes = {part.name: sum(_minutes(cell) for cell in part.cells) for part in by_section(notebook)}
+    before = minutes.pop("")
+    minutes[next(iter(minutes))] += before
+    return minutes
 
 
 def _minutes(cell: NotebookNode) -> float:
-    """Return the minutes that a cell took; prose and an empty cell took none."""
+    """Return the minutes that a cell took; 0 for Markdown and empty cells."""
     if cell.cell_type == "markdown" or not cell.source.strip():
         return 0.0
     times = cell.metadata.get(TIMES, {})
@@ -123,13 +123,13 @@ def _minutes(cell: NotebookNode) -> float:
 
 
 def dumps(notebook: NotebookNode) -> str:
-    """Return a notebook's text, the same to the byte for the same content."""
+    """Return a notebook as text, byte-identical for the same content."""
     text: str = nbformat.writes(notebook)
     return text + "\n"
 
 
 def write_changed(path: Path, content: str | bytes) -> Path | None:
-    """Write a file unless it has this content already; return its path if it was written."""
+    """Write a file unless it already has this content; return its path if it was written."""
     if path.exists() and path.read_bytes() == (content.encode() if isinstance(content, str) else content):
         return None
     files.write(path, content)

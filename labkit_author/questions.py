@@ -1,4 +1,4 @@
-"""The questions to which students guess an answer, read from the calls `results.guess(…)` in a lab's cells."""
+"""Read the questions for students' guesses from the calls `results.guess(…)` in a lab's cells."""
 
 import ast
 from collections.abc import Iterator, Mapping
@@ -8,28 +8,28 @@ from nbformat import NotebookNode
 
 from labkit_author.notebooks import parse
 
-UNKNOWN = "…"  # in place of what is known only where the lab runs
+UNKNOWN = "…"  # replaces values that are known only when the lab runs
 
 
 def read(notebook: NotebookNode) -> list[dict[str, Any]]:
-    """Return a lab's questions in their order, as `solutions/labs.json` has them.
+    """Return a lab's questions in order, in the form of `solutions/labs.json`.
 
-    One whose choices can't be read is left out.
+    Questions whose choices can't be read are left out.
     """
     known: dict[str, ast.expr] = {}
-    found = []
+    questions = []
     for cell in notebook.cells:
         if cell.cell_type != "code" or cell.source.startswith("%%writefile"):
             continue
         tree = parse(cell)
         known |= _assigned(tree)
         if "results.guess(" in cell.source:
-            found += [_question(*call, known) for call in _calls(tree)]
-    return [question for question in found if question]
+            questions += [_question(*call, known) for call in _calls(tree)]
+    return [question for question in questions if question]
 
 
 def _assigned(tree: ast.Module) -> dict[str, ast.expr]:
-    """Return what is assigned to each name, by names."""
+    """Return the assigned expressions, by name."""
     return {node.targets[0].id: node.value for node in tree.body if _is_assignment(node)}  # type: ignore[attr-defined]
 
 
@@ -38,7 +38,7 @@ def _is_assignment(node: ast.stmt) -> bool:
 
 
 def _calls(tree: ast.Module) -> Iterator[tuple[int, ast.expr, dict[str | None, ast.expr]]]:
-    """Yield number, question and further arguments of each `results.guess(1, "question", ..., unit="×")`."""
+    """Yield number, question and keyword arguments of each `results.guess(1, "question", ..., unit="×")`."""
     for node in ast.walk(tree):
         match node:
             case ast.Call(ast.Attribute(attr="guess"), [ast.Constant(int(number)), text, *_], keywords):
@@ -54,13 +54,13 @@ def _question(
 
 
 def _text(node: ast.expr) -> str:
-    """Return a text; of an f-string, what stands in it."""
+    """Return a string's text; for an f-string, its constant parts."""
     parts = node.values if isinstance(node, ast.JoinedStr) else [node]
     return "".join(str(part.value) if isinstance(part, ast.Constant) else UNKNOWN for part in parts)
 
 
 def _choices(node: ast.expr, known: Mapping[str, ast.expr]) -> tuple[str, ...] | None:
-    """Return choices that are written as such, have a name, or are a table's keys; None for any others."""
+    """Return choices given as a literal, a name, or a dict's keys; None for any others."""
     match node:
         case ast.Name(name) if name in known:
             return _choices(known[name], known)

@@ -1,4 +1,4 @@
-"""Adds the skeleton of a new exercise to a lab's source, to its checks, and to its planted mistakes."""
+"""Add the skeleton of a new exercise to a lab's source, checks and planted mistakes."""
 
 import re
 import subprocess
@@ -17,14 +17,14 @@ CHECK = re.compile(r"^\w+ = check\(\d+, .*$", re.M)
 
 
 def new_exercise(source: Path, script: bool = False) -> tuple[int, list[Path]]:
-    """Add an exercise to a lab: after its last one, before the closing questions.
+    """Add an exercise after a lab's last one, before the closing questions.
 
     Parameters
     ----------
     source : Path
         The lab's source.
     script : bool
-        Whether it is a script on ranks, with a probe.
+        Whether the answer is a script that runs on ranks, with a probe.
 
     Returns
     -------
@@ -34,7 +34,7 @@ def new_exercise(source: Path, script: bool = False) -> tuple[int, list[Path]]:
     Raises
     ------
     LabError
-        When the lab has no checks yet.
+        If the lab has no checks yet.
     """
     lab, skeleton = source.stem[:2], SCRIPT if script else FUNCTION
     checks = paths.ROOT / "labkit" / "exercises" / f"lab{lab}.py"
@@ -58,7 +58,7 @@ def new_exercise(source: Path, script: bool = False) -> tuple[int, list[Path]]:
 
 
 def _give_minutes(source: Path, exercise: int) -> list[Path]:
-    """Plan minutes for an exercise's section if it has none; return the plan's file if that changed it."""
+    """Plan minutes for an exercise's section if it has none; return the plan's file if it changed."""
     sections = by_section(sources.read(source))
     name = next((section.name for section in sections if exercise in section.exercises), "")
     if not name or next(section.do for section in minutes.plan(source) if section.name == name):
@@ -70,7 +70,7 @@ def _give_minutes(source: Path, exercise: int) -> list[Path]:
 
 
 def _end_of_exercises(text: str) -> int:
-    """Return the line of a source before which a new exercise belongs: that of the closing cells, or the end."""
+    """Return the line before which to insert a new exercise: the first closing cell, or the end."""
     begin = max((check.end() for check in CHECK.finditer(text)), default=0)
     closing = CLOSING.search(text, begin)
     return text.count("\n", 0, closing.start()) if closing else text.count("\n")
@@ -83,7 +83,7 @@ def _put(path: Path, line: int, text: str) -> None:
 
 
 def _importing(imports: dict[str, str], text: str) -> str:
-    """Return a module's text with the imports that it lacks, for ruff to sort."""
+    """Return a module's text with its missing imports added, for ruff to sort."""
     imported = " ".join(re.findall(r"^(?:from|import) .*(?:\([^)]*\))?", text, re.M))
     missing = [line for name, line in imports.items() if not re.search(rf"\b{name}\b", imported)]
     first = re.search(r"^(?:from|import) ", text, re.M)

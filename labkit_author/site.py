@@ -1,7 +1,7 @@
-"""The site: Sphinx's sources, prepared from the labs' stored runs and the documents, and the build itself.
+"""Build the website with Sphinx, from the labs' stored runs and the documents.
 
-The prepared folder mirrors the checkout, so that links between labs, glossary and documents hold as they are written.
-A lab is its stored solution notebook, without the instructor's cells, its answers and hints folded.
+The prepared folder mirrors the checkout, so links between labs, glossary and documents work unchanged.
+A lab is its stored solution notebook, without the instructor's cells, with answers and hints folded.
 """
 
 import base64
@@ -24,8 +24,8 @@ from labkit_author.minutes import total
 
 SITE = paths.ENV / "site"  # the folder of Sphinx's configuration, the front page, the style
 GROUP = "site"  # the dependency group that Sphinx needs
-DOCUMENTS = ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")  # pages of the site, beside all Markdown in docs/
-EXTRA = "extra"  # the folder that Sphinx copies as it is
+DOCUMENTS = ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")  # pages of the site, in addition to docs/*.md
+EXTRA = "extra"  # the folder that Sphinx copies unchanged
 PICTURES = "pictures"
 BUILD_TIMEOUT_S = 600
 ANSWER, DRAWING = "an answer to exercise", "the code of this cell"
@@ -35,12 +35,12 @@ INLINE_PNG = re.compile(r'(<img\b[^>]*\bsrc=")data:image/png;base64,([^"]+)"')
 
 
 def build(out: Path) -> None:
-    """Make the site in a folder, in place of the one that was there.
+    """Build the site in a folder, replacing an earlier one.
 
     Raises
     ------
     LabError
-        When the folder holds something else, Sphinx's packages can't be had, or Sphinx complains.
+        If the folder contains other files, Sphinx can't be installed, or Sphinx reports a problem.
     """
     _refuse_other_folder(out)
     prepared, new_site, log = (paths.STATE / name for name in ("site", "site.html", "site.log"))
@@ -52,7 +52,7 @@ def build(out: Path) -> None:
     files.write(log, "\n".join(ended.lines) + "\n")
     if ended.failure:
         message = next((line for line in ended.lines if re.search("error|warning", line, re.I)), ended.failure)
-        raise LabError(f"the site was not made: {message.strip()} (all of it: {paths.shown(log)})")
+        raise LabError(f"the site was not built: {message.strip()} (full log: {paths.shown(log)})")
     with files.writing(out, "name another folder with --out"):
         shutil.rmtree(out, ignore_errors=True)
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -60,21 +60,21 @@ def build(out: Path) -> None:
 
 
 def sphinx(*arguments: str) -> list[str]:
-    """Return the command that runs Sphinx in an environment of its own, which uv makes from its cache and forgets.
+    """Return the command that runs Sphinx in a temporary environment, which uv builds from its cache.
 
-    So the students' environment does without Sphinx and its dependencies.
+    The students' environment doesn't need Sphinx and its dependencies.
     """
     environment = ("--project", str(paths.ROOT), "--locked", "--isolated", "--only-group", GROUP)
     return [programs.uv(), "run", "--quiet", *environment, "sphinx-build", *arguments]
 
 
 def prepare(folder: Path) -> None:
-    """Write Sphinx's sources of the site, in place of those in the folder.
+    """Write Sphinx's sources of the site to a folder, replacing its contents.
 
     Raises
     ------
     LabError
-        When a lab has no stored outputs, a picture has no alternative text, or a link leads to no file.
+        If a lab has no stored outputs, a picture has no alternative text, or the target of a link is missing.
     """
     with files.writing(folder):
         shutil.rmtree(folder, ignore_errors=True)
@@ -89,11 +89,11 @@ def prepare(folder: Path) -> None:
             text = path.read_text(encoding="utf-8")
             _write(folder / path.name, jinja2.Template(text).render(_front(folder)) if path.suffix == ".md" else text)
         _write(folder / "notebooks" / "index.md", _index())
-        _bring_linked_files(folder)
+        _copy_linked_files(folder)
 
 
 def lab(info: LabInfo) -> NotebookNode:
-    """Return a lab as the site shows it: its stored run, answers and hints folded, the instructor's cells left out."""
+    """Return a lab's page: its stored run without the instructor's cells, answers and hints folded."""
     stored = nbformat.read(info.solution, as_version=4)
     if not any(cell.get("execution_count") for cell in stored.cells):
         raise LabError(f"lab {info.number} has no stored outputs: ./lab build {info.number} --execute")
@@ -112,15 +112,15 @@ def lab(info: LabInfo) -> NotebookNode:
         elif cell.metadata.get("jupyter", {}).get("source_hidden"):
             _fold(cell, DRAWING)
         page.cells.append(cell)
-    opening = f"*The stored run of one machine; yours will differ. To run it yourself: `./lab start {info.number}`.*"
+    opening = f"*Stored run of one machine; yours will differ. To run it yourself: `./lab start {info.number}`.*"
     page.cells.insert(1, _prose(opening, "stored-run"))
     return page
 
 
 def document(text: str) -> str:
-    """Return a document as Sphinx wants it: no targets of JupyterLab's, which its headings have, and no level left out.
+    """Return a document for Sphinx: without JupyterLab's link targets, and without skipped heading levels.
 
-    The glossary's terms are small headings, of level 3, right below its title. The README is the site's front page.
+    The glossary's terms are level-3 headings right below its title. The README is the site's front page.
     """
     text = re.sub(r'^<a id="[^"]*"></a>\n\n', "", text, flags=re.M)
     text = re.sub(r"\]\((\.\./)?README\.md", r"](\1index.md", text)
@@ -128,16 +128,16 @@ def document(text: str) -> str:
 
 
 def with_pictures_in_files(notebook: NotebookNode, folder: Path) -> NotebookNode:
-    """Write the pictures of a notebook's outputs to files, which a browser loads as it shows them; return the notebook.
+    """Write the pictures in a notebook's outputs to files, which browsers load lazily; return the notebook.
 
-    A file's name is a hash of the picture, so that a picture that has not changed is the same file.
+    A file's name is a hash of the picture, so an unchanged picture stays the same file.
     """
 
-    def place(found: re.Match[str]) -> str:
-        png = base64.b64decode(found[2])
+    def place(match: re.Match[str]) -> str:
+        png = base64.b64decode(match[2])
         name = f"{hashlib.sha256(png).hexdigest()[:16]}.png"
         (folder / name).write_bytes(png)
-        return f'{found[1]}../{PICTURES}/{name}" loading="lazy"'
+        return f'{match[1]}../{PICTURES}/{name}" loading="lazy"'
 
     for cell in notebook.cells:
         for output in cell.get("outputs", []):
@@ -147,12 +147,12 @@ def with_pictures_in_files(notebook: NotebookNode, folder: Path) -> NotebookNode
 
 
 def _as_html(output: NotebookNode) -> NotebookNode:
-    """Return an output with a bare picture as HTML, with its alternative text, and without styles for a whole page."""
+    """Return an output with pictures as HTML with alternative text, and without page-wide styles."""
     data = output.get("data", {})
     if "image/png" in data:
         alt = output.metadata.get("image/png", {}).get("alt")
         if not alt:
-            raise LabError("a stored picture has no alternative text: show it by plots.show or Image(…, alt=…).")
+            raise LabError("a stored picture has no alternative text: show it with plots.show or Image(…, alt=…).")
         png = "".join(data.pop("image/png").split())
         data["text/html"] = f'<img src="data:image/png;base64,{png}" alt="{html.escape(alt)}">'
     if "text/html" in data:
@@ -160,10 +160,10 @@ def _as_html(output: NotebookNode) -> NotebookNode:
     return output
 
 
-def _fold(cell: NotebookNode, what: str) -> None:
-    """Fold a cell's code, which is then shown on demand."""
+def _fold(cell: NotebookNode, content: str) -> None:
+    """Fold a cell's code; a click shows it."""
     cell.metadata["tags"] = [*cell.metadata.get("tags", []), "hide-input"]
-    cell.metadata["mystnb"] = {"code_prompt_show": f"Show {what}", "code_prompt_hide": f"Hide {what}"}
+    cell.metadata["mystnb"] = {"code_prompt_show": f"Show {content}", "code_prompt_hide": f"Hide {content}"}
 
 
 def _hints(number: int, hints: tuple[str, ...]) -> str:
@@ -177,7 +177,7 @@ def _prose(text: str, id: str) -> NotebookNode:
 
 
 def _front(folder: Path) -> dict[str, str]:
-    """Return the front page's parts from elsewhere: the README's sections, and a stored picture."""
+    """Return the front page's parts: the README's sections and a stored picture."""
     opening, *rest = re.split(r"^## ", (paths.ROOT / "README.md").read_text(encoding="utf-8"), flags=re.M)
     sections = {title: text.strip() for title, _, text in (section.partition("\n") for section in rest)}
     return {
@@ -189,19 +189,19 @@ def _front(folder: Path) -> dict[str, str]:
     }
 
 
-def _picture(folder: Path, stem: str, begin: str) -> str:
-    """Return the picture of a prepared lab whose alternative text begins so, as HTML for the front page."""
+def _picture(folder: Path, stem: str, alt: str) -> str:
+    """Return a prepared lab's picture whose alternative text begins with `alt`, as HTML for the front page."""
     page = nbformat.read(folder / "notebooks" / f"{stem}.ipynb", as_version=4)
     outputs: list[str] = [
         output.get("data", {}).get("text/html", "") for cell in page.cells for output in cell.get("outputs", [])
     ]
-    html_of_it = next(text for text in outputs if f'alt="{begin}' in text)
-    return html_of_it.replace("../", "").replace(' loading="lazy"', "")
+    img = next(text for text in outputs if f'alt="{alt}' in text)
+    return img.replace("../", "").replace(' loading="lazy"', "")
 
 
 def _index() -> str:
-    """Return the page of all labs: minutes, and how many of them are core."""
-    lines = ["# The labs", "", "| lab | minutes | of these, core | exercises |", "| --- | --- | --- | --- |"]
+    """Return the page of all labs, with their minutes and core minutes."""
+    lines = ["# The labs", "", "| lab | minutes | core minutes | exercises |", "| --- | --- | --- | --- |"]
     for info in catalogue.labs():
         minutes, core_minutes = total(info.sections), total([section for section in info.sections if section.core])
         lines.append(f"| [{info.title}]({info.notebook.name}) | {minutes} | {core_minutes} | {len(info.exercises)} |")
@@ -209,21 +209,21 @@ def _index() -> str:
     return "\n".join([*lines, "", f"```{{toctree}}\n:hidden:\n\n{names}\n```", ""])
 
 
-def _bring_linked_files(folder: Path) -> None:
-    """Copy the files that pages link to, such as environment.yml, to where the links lead."""
+def _copy_linked_files(folder: Path) -> None:
+    """Copy files that pages link to, such as environment.yml, to the links' targets."""
     for page in [*folder.glob("*.md"), *folder.glob("docs/*.md"), *folder.glob("notebooks/*.ipynb")]:
         for target, _ in links(page):
             target_file = (page.parent / target).resolve()
             if not target_file.exists():
                 original = paths.ROOT / target_file.relative_to(folder.resolve())
                 if not original.is_file():
-                    raise LabError(f"{page.relative_to(folder)} links to {target}, which is not there.")
+                    raise LabError(f"{page.relative_to(folder)} links to {target}, which doesn't exist.")
                 target_file.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(original, target_file)
 
 
 def links(page: Path) -> list[tuple[str, str]]:
-    """Return the files that a prepared page's prose links to, as it names them, each with its `#heading` or ''."""
+    """Return the link targets in a prepared page's prose: each file as written, with its `#heading` or ''."""
     if page.suffix == ".md":
         prose = page.read_text(encoding="utf-8")
     else:
@@ -238,6 +238,6 @@ def _write(path: Path, text: str) -> None:
 
 
 def _refuse_other_folder(out: Path) -> None:
-    """Refuse to put the site in place of something that is not a site."""
+    """Refuse to replace a folder that is not a site."""
     if out.exists() and not (out.is_dir() and (not any(out.iterdir()) or (out / "searchindex.js").exists())):
-        raise LabError(f"{paths.shown(out)} holds something else than a site: name another folder with --out.")
+        raise LabError(f"{paths.shown(out)} contains files other than a site: name another folder with --out.")

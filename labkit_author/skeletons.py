@@ -1,19 +1,19 @@
-"""The skeletons of a new exercise: a function, and a script on ranks.
+"""Skeletons of a new exercise: a function, or a script that runs on ranks.
 
-A skeleton is a working exercise and passes its tests; its author replaces it part by part. `./lab lint` lists the parts
-that are left.
+A skeleton is a working exercise that passes its tests; its author replaces it part by part. `./lab lint` lists the
+parts that remain.
 """
 
 import re
 from string import Template
 from typing import NamedTuple
 
-# Parts of a skeleton that its author has not replaced yet, in a lab's source.
+# Parts of a skeleton that remain in a lab's source.
 LEFT = re.compile(r"Exercise \d+ · Its title|What to do and why\.|\b(?:twice|total)_\d+\b")
 
 
 class Exercise(NamedTuple):
-    """The parts of an exercise in its lab's files: templates, in which `n` is its number and `lab` its lab's.
+    """Templates of an exercise's parts in its lab's files; `n` is its number, `lab` the lab's number.
 
     Attributes
     ----------
@@ -24,11 +24,11 @@ class Exercise(NamedTuple):
     check : Template
         The part in the lab's checks.
     imports : dict of str to str
-        The names that the check uses, each with the line that imports it.
+        The names used by the check, each with the line that imports it.
     mistakes : Template
-        The part in the lab's planted mistakes, with another right answer.
+        The part in the lab's planted mistakes, with an alternative right answer.
     probe : Template or None
-        A module of its own, for the ranks.
+        A separate module that runs on the ranks.
     """
 
     name: str
@@ -45,7 +45,7 @@ FUNCTION = Exercise(
 # %% [markdown]
 # ### Exercise $n · Its title
 #
-# What to do and why. Write `twice_$n(values)`: it takes a list of numbers, and returns twice their sum.
+# What to do and why. Write `twice_$n(values)`: it takes a list of numbers and returns twice their sum.
 
 
 # %%
@@ -62,13 +62,13 @@ twice_$n = check($n, twice_$n)
 '''),
     check=Template('''
 
-@lab.exercise($n, hints=("Which function of Python's adds up a list?", "return 2 * sum(values)"))
+@lab.exercise($n, hints=("Which Python function adds up a list?", "return 2 * sum(values)"))
 def twice_$n(answer) -> None:
-    """Twice the sum, of generated lists and of the empty one."""
+    """Check the sum of generated lists and of an empty list."""
 
     def decide(values: list[int]) -> None:
-        got, right = number(call(answer, values), f"twice_$n({values})"), 2 * sum(values)
-        expect(got == right, f"twice_$n({values}) to be {right}; it is {got}")
+        result, expected = number(call(answer, values), f"twice_$n({values})"), 2 * sum(values)
+        expect(result == expected, f"twice_$n({values}) to be {expected}; it is {result}")
 
     for values in ([1, 2, 3], []):
         decide(values)
@@ -104,8 +104,8 @@ SCRIPT = Exercise(
 # %% [markdown]
 # ### Exercise $n · Its title
 #
-# What to do and why. Write `total_$n(number)`: every rank calls it with a number of its own, and it returns the sum of
-# all ranks' numbers. It may take 10 s.
+# What to do and why. Write `total_$n(number)`: every rank calls it with its own number, and it returns the sum of all
+# ranks' numbers. It may take 10 s.
 
 # %%
 # %%writefile work/total_$n.py
@@ -130,19 +130,19 @@ total_$n = check($n, "work/total_$n.py")
 
 @lab.exercise(
     $n,
-    hints=("Which collective adds up, and tells every rank?", "return MPI.COMM_WORLD.allreduce(number)"),
+    hints=("Which collective returns the sum on every rank?", "return MPI.COMM_WORLD.allreduce(number)"),
 )
 def total_$n(answer) -> None:
-    """On 3 ranks: each gets the sum of all ranks' numbers."""
+    """Check that each of 3 ranks gets the sum of all ranks' numbers."""
     probe = Path(__file__).with_name("lab${lab}_total_$n.py")
-    for rank, got in enumerate(reports(run_answer(3, probe, answer, threads=1, timeout=60))):
-        same(got, 111, f"total_$n({10**rank}) on rank {rank} of 3")
+    for rank, result in enumerate(reports(run_answer(3, probe, answer, threads=1, timeout=60))):
+        expect_equal(result, 111, f"total_$n({10**rank}) on rank {rank} of 3")
 '''),
     imports={
         "Path": "from pathlib import Path",
         "reports": "from labkit.exercises.answers import reports",
         "run_answer": "from labkit.exercises.answers import run_answer",
-        "same": "from labkit.exercises.values import same",
+        "expect_equal": "from labkit.exercises.values import expect_equal",
     },
     mistakes=Template("""
 [[$n.mistakes]]
@@ -160,7 +160,7 @@ before = "MPI.COMM_WORLD.allreduce(number)"
 after = "sum(MPI.COMM_WORLD.allgather(number))"
 """),
     probe=Template('''\
-"""A probe of lab $lab: what a script's `total_$n` returns on each rank. Started by the lab's checks on some ranks:
+"""Probe of lab $lab: report the result of a script's `total_$n` on each rank. The lab's checks start it:
 
 mpirun -n 3 python lab${lab}_total_$n.py SCRIPT
 """
@@ -175,7 +175,7 @@ if __name__ == "__main__":
     script, rank = sys.argv[1], MPI.COMM_WORLD.rank
     (total,) = load(script, "total_$n")
     with watched(script, f"in total_$n, on rank {rank}"):
-        got = total(10**rank)
-        report(got if got is None else float(got))
+        result = total(10**rank)
+        report(result if result is None else float(result))
 '''),
 )

@@ -1,7 +1,7 @@
-"""Reads a lab's source: its cells, its exercises, its solutions.
+"""Read a lab's source: its cells, its exercises, its solutions.
 
-A source is `solutions/NN_topic.py` in jupytext's percent format. A solution stands between `### BEGIN SOLUTION` and
-`### END SOLUTION`; the line `name = check(N, …)` after it makes its cell exercise N.
+A source is `solutions/NN_topic.py` in Jupytext's percent format. `### BEGIN SOLUTION` and `### END SOLUTION` enclose a
+solution; the line `name = check(N, …)` after it makes its cell exercise N.
 """
 
 import copy
@@ -21,12 +21,12 @@ from labkit.system.errors import LabError
 from labkit_author.notebooks import BEGIN, END, checks
 
 STUB = f"# {'─' * 20} YOUR CODE HERE {'─' * 20}\nraise NotImplementedError()"
-KEPT_METADATA = ("tags", "jupyter")  # of a cell; `jupyter={"source_hidden": true}` folds it in JupyterLab
+KEPT_METADATA = ("tags", "jupyter")  # cell metadata; `jupyter={"source_hidden": true}` folds a cell in JupyterLab
 
 
 @dataclass(frozen=True)
 class Exercise:
-    """One exercise of a lab, as its source has it.
+    """One exercise in a lab's source.
 
     Attributes
     ----------
@@ -37,7 +37,7 @@ class Exercise:
     cell : int
         Index of the cell with the solution.
     solution : str
-        That cell's whole text, solution included.
+        That cell's text, including the solution.
     """
 
     number: int
@@ -47,12 +47,12 @@ class Exercise:
 
 
 def find(lab: str) -> Path:
-    """Return the source of the lab that `lab` means: `7`, `07`, `07_horovod_mnist` or the path of one of its files."""
+    """Return the source of a lab, given as `7`, `07`, `07_horovod_mnist` or the path of one of its files."""
     return catalogue.match(lab, {source.stem: source for source in labs()})
 
 
 def labs() -> list[Path]:
-    """Return the sources of all labs, in their order."""
+    """Return the sources of all labs, in order."""
     return sorted(paths.SOLUTIONS.glob("[0-9][0-9]_*.py"))
 
 
@@ -85,9 +85,9 @@ def _read(text: str) -> NotebookNode:
     for cell in parsed.cells:
         digest = hashlib.sha256(f"{cell.cell_type}\n{cell.source}".encode()).hexdigest()[:8]
         seen[digest] += 1
-        kept = {key: cell.metadata[key] for key in KEPT_METADATA if key in cell.metadata}
+        metadata = {key: cell.metadata[key] for key in KEPT_METADATA if key in cell.metadata}
         new = nbformat.v4.new_code_cell if cell.cell_type == "code" else nbformat.v4.new_markdown_cell
-        notebook.cells.append(new(cell.source, id=f"{digest}-{seen[digest]}", metadata=kept))
+        notebook.cells.append(new(cell.source, id=f"{digest}-{seen[digest]}", metadata=metadata))
     return notebook
 
 
@@ -97,9 +97,9 @@ def blank(notebook: NotebookNode) -> NotebookNode:
     Raises
     ------
     LabError
-        For a solution that is not closed, not opened, or opened inside another, naming its cell.
+        If a solution's markers are unpaired or nested. The message has the cell.
     """
-    from nbgrader.preprocessors import ClearSolutions  # here because it takes a second, and few calls need it
+    from nbgrader.preprocessors import ClearSolutions  # imported late because it takes a second, and few calls need it
 
     clear = ClearSolutions(
         enforce_metadata=False,
@@ -107,7 +107,7 @@ def blank(notebook: NotebookNode) -> NotebookNode:
         end_solution_delimeter=END,
         code_stub={"python": STUB},
     )
-    clear.log.disabled = True  # what it would log is in the error below
+    clear.log.disabled = True  # its messages are in the error below
     blanked = copy.deepcopy(notebook)
     for index, cell in enumerate(blanked.cells):
         if cell.source.count(END) > cell.source.count(BEGIN):
@@ -120,7 +120,7 @@ def blank(notebook: NotebookNode) -> NotebookNode:
 
 
 def solved(notebook: NotebookNode) -> NotebookNode:
-    """Return a copy with each solution in place, without the markers around it."""
+    """Return a copy with the solutions, without their markers."""
     copied = copy.deepcopy(notebook)
     for cell in copied.cells:
         cell.source = "\n".join(line for line in cell.source.split("\n") if line.strip() not in (BEGIN, END))
@@ -133,22 +133,22 @@ def exercises(notebook: NotebookNode) -> dict[int, Exercise]:
     Raises
     ------
     LabError
-        When a check has no solution before it, a solution no check after it, or a number comes twice.
+        If a check has no solution before it, a solution has no check after it, or a number is used twice.
     """
-    found: dict[int, Exercise] = {}
+    results: dict[int, Exercise] = {}
     open_cell = None
     for index, cell in enumerate(notebook.cells):
         for number, name in checks(cell):
             if open_cell is None:
                 raise LabError(f"cell {index} checks exercise {number}, but no cell before it has a '{BEGIN}'.")
-            if number in found:
+            if number in results:
                 raise LabError(f"cell {index}: exercise {number} is checked twice.")
-            found[number] = Exercise(number, name, open_cell, notebook.cells[open_cell].source)
+            results[number] = Exercise(number, name, open_cell, notebook.cells[open_cell].source)
             open_cell = None
         if BEGIN in cell.source:
             if open_cell is not None:
-                raise LabError(f"cell {open_cell} has a solution that no `name = check(N, …)` follows.")
+                raise LabError(f"cell {open_cell} has a solution without a `name = check(N, …)` after it.")
             open_cell = index
     if open_cell is not None:
-        raise LabError(f"cell {open_cell} has a solution that no `name = check(N, …)` follows.")
-    return found
+        raise LabError(f"cell {open_cell} has a solution without a `name = check(N, …)` after it.")
+    return results

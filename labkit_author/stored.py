@@ -1,4 +1,4 @@
-"""Stored runs: all labs from one session on one machine, and nothing in their outputs that speaks against storing."""
+"""Execute and store all labs in one session, if nothing in their outputs is unfit to be stored."""
 
 import html
 import os
@@ -20,26 +20,26 @@ from labkit_author import build, sources
 from labkit_author.execution import execute
 from labkit_author.notebooks import dumps
 
-KEPT = paths.STATE / "executed"  # executed notebooks until all are stored, and the results of runs before a session
-DRAFT = "draft "  # begins the session of a lab that was stored without the others
+EXECUTED = paths.STATE / "executed"  # executed notebooks until all are stored, and results of runs before a session
+DRAFT = "draft "  # prefix of the session of a lab that was stored without the others
 PNG = re.compile(r"data:image/png;base64,[\w+/=]+")
-MARK = re.compile(r"⚠ [^\n]*?(busy|meanwhile|not valid)", re.I)  # as `labkit.system.load` writes it
-DOCTOR = re.compile(r"^(?:warn|fail)\s+(?!data )(\S+)", re.M)  # without MNIST, the labs have their own digits
+MARK = re.compile(r"⚠ [^\n]*?(busy|meanwhile|not valid)", re.I)  # written by `labkit.system.load`
+DOCTOR = re.compile(r"^(?:warn|fail)\s+(?!data )(\S+)", re.M)  # without MNIST, the labs use their own digits
 LADDER = re.compile(r"Not taken yet: ([^\"]+)")  # in the alternative text of `labkit.display.ladder`
 
 
 def store(chosen: Sequence[Path], on_lab: Callable[[str], None] = print) -> list[Path]:
-    """Execute labs in one session, and store all of them or none; each by itself, as a draft, unless they are all labs.
+    """Execute all labs in one session and store all or none; a selection of labs is stored as drafts, one by one.
 
-    A session of all labs begins with an empty `solutions/work`: the ladder has its steps only. One that stopped at a
-    lab goes on there, unless the machine was started again.
+    A session of all labs starts with an empty `solutions/work`, so the ladder has only its steps. A session that
+    stopped at a lab resumes there, unless the machine has rebooted.
 
     Parameters
     ----------
     chosen : sequence of Path
         The sources.
     on_lab : callable
-        Gets the name of each lab when it begins.
+        Called with the name of each lab when it starts.
 
     Returns
     -------
@@ -49,26 +49,26 @@ def store(chosen: Sequence[Path], on_lab: Callable[[str], None] = print) -> list
     Raises
     ------
     LabError
-        When a lab fails, or an output speaks against storing it; what ran is kept for reading.
+        If a lab fails, or an output is unfit to be stored; the executed notebooks are kept for reading.
     """
     draft = list(chosen) != sources.labs()
     session, done = _session([] if draft else chosen)
-    with files.writing(KEPT):
-        KEPT.mkdir(parents=True, exist_ok=True)
+    with files.writing(EXECUTED):
+        EXECUTED.mkdir(parents=True, exist_ok=True)
     if not draft and not done:
         _set_aside(paths.SOLUTIONS / "work")
     for source in chosen[done:]:
         on_lab(source.stem)
-        which = f"{source.stem} was not" if draft else "No lab was"
-        left = f"{which} stored; what ran: {paths.shown(KEPT)}"
+        subject = f"{source.stem} was not" if draft else "No lab was"
+        consequence = f"{subject} stored; executed notebooks: {paths.shown(EXECUTED)}"
         try:
             executed = execute(build.solution(source), name=f"{source.stem}-solution", cwd=paths.SOLUTIONS)
         except LabError as error:
-            raise LabError(f"{error}. {left}") from error
+            raise LabError(f"{error}. {consequence}") from error
         executed.metadata |= {build.KEY: build.key(source), build.SESSION: f"{DRAFT if draft else ''}{session}"}
-        files.write(KEPT / f"{source.stem}.ipynb", dumps(executed))
-        if found := problems(executed, source.stem[:2], draft):
-            raise LabError(f"lab {source.stem[:2]}, {'; '.join(found)}. {left}")
+        files.write(EXECUTED / f"{source.stem}.ipynb", dumps(executed))
+        if reasons := problems(executed, source.stem[:2], draft):
+            raise LabError(f"lab {source.stem[:2]}, {'; '.join(reasons)}. {consequence}")
         if draft:
             _store(source)
     if not draft:
@@ -78,38 +78,38 @@ def store(chosen: Sequence[Path], on_lab: Callable[[str], None] = print) -> list
 
 
 def _session(chosen: Sequence[Path]) -> tuple[str, int]:
-    """Return the name of a session of all labs, and how many of them are done: more than 0 when one goes on."""
+    """Return the name of a session of all labs, and the number of labs done: more than 0 when a session resumes."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8")[:8]
     session, done = f"{time.strftime('%Y-%m-%d %H:%M')} {boot}", 0
     for source in chosen:
-        path = KEPT / f"{source.stem}.ipynb"
+        path = EXECUTED / f"{source.stem}.ipynb"
         if not path.exists():
             break
         notebook = nbformat.read(path, as_version=4)
-        begun = notebook.metadata.get(build.SESSION, DRAFT)
-        if begun.startswith(DRAFT) or not begun.endswith(boot) or (done and begun != session):
+        earlier = notebook.metadata.get(build.SESSION, DRAFT)
+        if earlier.startswith(DRAFT) or not earlier.endswith(boot) or (done and earlier != session):
             break
         if notebook.metadata[build.KEY] != build.key(source) or problems(notebook, source.stem[:2]):
             break
-        session, done = begun, done + 1
+        session, done = earlier, done + 1
     return session, done
 
 
 def _store(source: Path) -> None:
-    executed = KEPT / f"{source.stem}.ipynb"
+    executed = EXECUTED / f"{source.stem}.ipynb"
     files.write(build.solution_path(source), executed.read_text(encoding="utf-8"))
     executed.unlink()
 
 
 def problems(notebook: NotebookNode, lab: str, draft: bool = False) -> list[str]:
-    """Return what speaks against storing an executed notebook, as lines `cell 7: problem`.
+    """Return the reasons not to store an executed notebook, as lines `cell 7: problem`.
 
     Parameters
     ----------
     notebook : NotebookNode
         The executed notebook.
     lab : str
-        Its number: its ladder has the steps of all labs before it.
+        The lab's number: its ladder must have the steps of all earlier labs.
     draft : bool
         Whether other labs' steps may be missing.
     """
@@ -124,22 +124,22 @@ def problems(notebook: NotebookNode, lab: str, draft: bool = False) -> list[str]
 def _problems(cell: NotebookNode, lab: str, draft: bool) -> Iterator[str]:
     text = html.unescape("\n".join(PNG.sub("", part) for output in cell.outputs for part in _texts(output)))
     if marked := MARK.search(text):
-        yield f"it is marked: {marked[0]} …"
+        yield f"the output is marked: {marked[0]} …"
     homes = {os.environ.get("HOME", ""), pwd.getpwuid(os.getuid()).pw_dir} - {"", "/"}
     for folder in (str(paths.ROOT), *(f"{home}/" for home in homes)):
         if folder in text:
-            yield f"it names a folder of this machine, {folder}"
+            yield f"the output names a folder of this machine, {folder}"
     if "examine(" in cell.source:
-        yield from (f"the doctor has a warning about this machine: {name}" for name in DOCTOR.findall(text))
+        yield from (f"the doctor warns about this machine: {name}" for name in DOCTOR.findall(text))
     to_come = " ".join(LADDER.findall(text))
     if not draft and (
         missing := sorted({step.lab for step in STEPS.values() if step.lab < lab and step.what in to_come})
     ):
-        yield f"its ladder lacks steps of lab {', '.join(missing)}"
+        yield f"the ladder lacks steps of lab {', '.join(missing)}"
 
 
 def _texts(node: Any) -> Iterator[str]:
-    """Yield all texts of an output, but for its pictures."""
+    """Yield all texts of an output, except for pictures."""
     if isinstance(node, str):
         yield node
     elif isinstance(node, dict):
@@ -152,9 +152,9 @@ def _texts(node: Any) -> Iterator[str]:
 
 
 def _set_aside(work: Path) -> None:
-    """Move a folder's results of earlier runs away, in place of those moved before."""
+    """Move the results of earlier runs out of the way, replacing those moved before."""
     if work.exists():
-        aside = KEPT / "work"
+        aside = EXECUTED / "work"
         with files.writing(aside):
             shutil.rmtree(aside, ignore_errors=True)
             shutil.move(work, aside)

@@ -1,4 +1,4 @@
-"""The tests that `lab test` runs, as arguments for pytest."""
+"""Select the tests that `lab test` runs, as arguments for pytest."""
 
 import os
 import subprocess
@@ -12,12 +12,12 @@ from labkit.system.machine import this_machine
 from labkit_author import build, sources
 
 COMPARED = ("00", "01", "02", "07", "09")  # labs whose stored outputs nbval compares in every run, changed or not
-GIB_PER_WORKER = 2  # TensorFlow in a worker, and in the notebook or the ranks that it starts
+GIB_PER_WORKER = 2  # TensorFlow in a worker, and in the notebook or ranks it starts
 MAX_WORKERS = 16
 
 
 def workers() -> int:
-    """Return the number of processes that share the tests: two more than cores, since many tests wait."""
+    """Return the number of pytest workers: two more than cores, since many tests wait."""
     machine = this_machine()
     return max(2, min(len(machine.cpus) + 2, int(machine.memory / 2**30) // GIB_PER_WORKER, MAX_WORKERS))
 
@@ -42,30 +42,30 @@ def arguments(
     exercise : int, optional
         Only the tests of this exercise of the lab.
     more : sequence of str
-        Further arguments for pytest. With any, pytest runs in one process, and what they don't choose is left out.
+        Further arguments for pytest. If there are any, pytest runs in one process and runs only the tests they select.
 
     Raises
     ------
     LabError
-        For an exercise without a lab, or one that the lab does not have.
+        If an exercise has no lab, or the lab has no such exercise.
     """
-    # Files keep the order of tests/order.py: by themselves, those of few and long tests would come last.
+    # Keep the order in tests/order.py: xdist would start files with few, long tests last.
     shared = [f"-n{workers()}", f"--dist={'worksteal' if fast else 'loadfile'}", "--no-loadscope-reorder"]
-    shared += ["--max-worker-restart=0"]  # with a process in place of one that died, a run was seen to wait forever
-    quick = ["--fast"] if fast else []
+    shared += ["--max-worker-restart=0"]  # a run was seen to hang after a worker died and was replaced
+    fast_flag = ["--fast"] if fast else []
     if exercise is not None:
-        return [*quick, *_of_exercise(lab, exercise), *more]
+        return [*fast_flag, *_of_exercise(lab, exercise), *more]
     if lab is not None:
-        return [*quick, *_of_lab(lab, fast), *more]
+        return [*fast_flag, *_of_lab(lab, fast), *more]
     if more:
-        return [*quick, *more]
+        return [*fast_flag, *more]
     if everything:
         return [*shared, "tests", *map(_notebook, sources.labs())]
-    return [*quick, *shared, "-m", "not weekly", "tests", *([] if fast else map(_notebook, compared()))]
+    return [*fast_flag, *shared, "-m", "not weekly", "tests", *([] if fast else map(_notebook, compared()))]
 
 
 def compared() -> list[Path]:
-    """Return the sources of the labs whose solution notebooks are compared by nbval in every run."""
+    """Return the sources of the labs whose solution notebooks nbval compares in every run."""
     return [source for source in sources.labs() if source.stem[:2] in COMPARED or build.is_stale(source)]
 
 
@@ -74,7 +74,7 @@ def _notebook(source: Path) -> str:
 
 
 def _of_lab(lab: str, fast: bool) -> list[str]:
-    """Return the arguments that choose a lab's tests."""
+    """Return the arguments that select a lab's tests."""
     source = sources.find(lab)
     number = source.stem[:2]
     exercises = sorted((paths.ROOT / "tests" / "exercises").glob(f"test_lab{number}*.py"))
@@ -83,21 +83,21 @@ def _of_lab(lab: str, fast: bool) -> list[str]:
 
 
 def _of_exercise(lab: str | None, exercise: int) -> list[str]:
-    """Return the arguments that choose an exercise's tests: the cases that `tests/exercises/labs.py` makes of it."""
+    """Return the arguments that select an exercise's tests, whose cases `tests/exercises/labs.py` generates."""
     if lab is None:
-        raise LabError(f"exercise {exercise} of which lab? ./lab test --lab 09 --exercise {exercise}")
+        raise LabError(f"--exercise needs a lab, such as ./lab test --lab 09 --exercise {exercise}")
     source = sources.find(lab)
     if exercise not in (known := sources.exercises(sources.read(source))):
         raise LabError(f"lab {source.stem[:2]} has no exercise {exercise}, only {', '.join(map(str, known))}.")
-    cases = f"TestExercises and ([{exercise}- or [{exercise}] or test_each_exercise)"  # a case's name: [6-0]
+    cases = f"TestExercises and ([{exercise}- or [{exercise}] or test_each_exercise)"  # case names such as [6-0]
     return [f"tests/exercises/test_lab{source.stem[:2]}.py", f"-k{cases}"]
 
 
-def as_others_can() -> list[str]:
-    """Return the command that lets other accounts use this Python during the tests, for root with a closed home (0700).
+def open_home() -> list[str]:
+    """Return a command prefix that lets other accounts use this Python during the tests, for root with mode-0700 home.
 
-    It is empty where they can already, and where nothing helps: tests that need such accounts are then skipped, and
-    pytest's last lines say so.
+    It is empty if they already can, or if nothing helps: tests that need other accounts are then skipped, as pytest's
+    summary shows.
     """
     if os.geteuid() != 0 or not account_access.problem():
         return []
@@ -108,6 +108,6 @@ def as_others_can() -> list[str]:
     (home,) = closed
     below = [str(path) for path in needed if path.is_relative_to(home)]
     command = [str(paths.ROOT / "tests/with-open-home"), str(home), *below, "--"]
-    tried = "import sys; from labkit.system import account_access; sys.exit(bool(account_access.problem()))"
-    helps = subprocess.run([*command, sys.executable, "-c", tried], stderr=subprocess.DEVNULL).returncode == 0
+    probe = "import sys; from labkit.system import account_access; sys.exit(bool(account_access.problem()))"
+    helps = subprocess.run([*command, sys.executable, "-c", probe], stderr=subprocess.DEVNULL).returncode == 0
     return command if helps else []

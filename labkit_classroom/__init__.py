@@ -1,4 +1,4 @@
-"""The classroom: lectures, the board of a room, one server for all."""
+"""The classroom tools: lectures, the room's board, and one server for the class."""
 
 from typing import TYPE_CHECKING
 

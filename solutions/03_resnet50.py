@@ -1238,7 +1238,7 @@ for what, images in {"default": 5.48, "Intel's build, threads set": 33.62}.items
 #
 # **For the instructor · Answers 1 to 5**
 #
-# 1. Today's `eigen` can call oneDNN's matrix product, with the newest instructions: see section 1's log. The machines
+# 1. Today's `eigen` can call oneDNN's matmul, with the newest instructions: see section 1's log. The machines
 #    of 2019 had other cores. The walk-through compares two builds.
 # 2. `ONEDNN_VERBOSE=1`: one line for each primitive, and the head names version, threads and instructions. Or the
 #    operations with `_Mkl` in the graph that ran (lab 02).

@@ -1,4 +1,4 @@
-"""Certificates for loopback, which nobody has signed but they themselves."""
+"""Self-signed certificates for loopback."""
 
 import datetime
 import ipaddress

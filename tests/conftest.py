@@ -1,4 +1,4 @@
-"""What tests of several modules share."""
+"""Options, fixtures and hooks for all tests."""
 
 import ctypes
 import fcntl
@@ -25,41 +25,43 @@ from labkit.system import account_access, processes
 from labkit.testbed import obstacle
 from labkit.testbed.testbed import SLEEP_WHILE_WAITING
 
-# `./lab test &` ignores interrupts, and what tests start would inherit that: some tests are about interrupts.
+# `./lab test &` ignores interrupts, and child processes would inherit that; some tests are about interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# The first TBB in a process serves all who need one, and OpenVINO's own is too old for daal4py (docs/upstream.md).
+# The first TBB in a process serves all libraries, and OpenVINO's is too old for daal4py (docs/upstream.md).
 ctypes.CDLL(str(Path(sys.prefix, "lib", "libtbb.so.12")))
 
 collect_ignore = [] if classroom_group.INSTALLED else ["classroom", "browser", "test_fuzz_files.py"]
-WORKER = "PYTEST_XDIST_WORKER"  # a variable of the processes that share the tests
+WORKER = "PYTEST_XDIST_WORKER"  # set in the worker processes
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--fast", action="store_true", help="only the tests without TensorFlow, ranks, Slurm, notebooks")
-    parser.addoption("--nothing-skipped", action="store_true", help="fail when this machine lacks what a test needs")
+    parser.addoption(
+        "--nothing-skipped", action="store_true", help="fail if a test is skipped because this machine lacks something"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    gc.disable()  # what is imported stays: TensorFlow's import is a second shorter without
+    gc.disable()  # imports stay: this makes TensorFlow's a second shorter
     if WORKER not in os.environ:
-        keep_temporary_files_apart(config)
-        have_ranks_sleep_while_they_wait()
+        use_private_temporary_folder(config)
+        make_waiting_ranks_sleep()
     if config.getoption("--fast"):
         fast.begin()
 
 
-def keep_temporary_files_apart(config: pytest.Config) -> None:
-    """Give what the tests start a temporary folder that goes with the run: what is killed leaves its files behind."""
+def use_private_temporary_folder(config: pytest.Config) -> None:
+    """Set a temporary folder that is removed after the run, as killed processes leave files behind."""
     folder = Path(tempfile.mkdtemp(prefix="lab-tests-"))
-    folder.chmod(0o1777)  # as /tmp has: some tests are of other accounts
+    folder.chmod(0o1777)  # as /tmp: some tests use other accounts
     config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
-    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())  # the tests' own folders stay, to be read
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())  # the tests' own folders stay, for inspection
     os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
 
 
-def have_ranks_sleep_while_they_wait() -> None:
-    """Have ranks that wait, as those that hang, keep no core from the tests beside them."""
+def make_waiting_ranks_sleep() -> None:
+    """Make waiting ranks, including hanging ones, leave cores to other tests."""
     os.environ.update(SLEEP_WHILE_WAITING)
 
 
@@ -76,7 +78,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> order.Uni
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Keep what imports have made out of all garbage collections, of which Hypothesis starts one for each check."""
+    """Exclude imported objects from garbage collection, which Hypothesis runs for each check."""
     gc.freeze()
     gc.enable()
 
@@ -93,7 +95,7 @@ SOURCE_HEAD = """\
 
 @pytest.fixture
 def write_source(tmp_path: Path) -> Callable[..., Path]:
-    """Write a lab's source from its cells; a cell that starts with `[` goes on the marker's line up to its line end."""
+    """Return a function that writes a lab's source; a cell that starts with `[` begins on the marker's line."""
 
     def write(*cells: str, name: str = "42_made_up.py") -> Path:
         path = tmp_path / name
@@ -107,28 +109,28 @@ def write_source(tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.fixture(scope="session")
 def slurm_is_installed() -> None:
-    """Skip the tests that start a real Slurm where set-up could not install it."""
+    """Skip tests that start a real Slurm if set-up could not install it."""
     if reason := cluster.obstacle():
         pytest.skip(reason)
 
 
 @pytest.fixture(scope="session")
 def wires_can_be_made() -> None:
-    """Skip the tests that make nodes with wires where this machine allows none."""
+    """Skip tests that make nodes with wires if this machine does not allow them."""
     if reason := obstacle():
         pytest.skip(f"nodes with wires: {reason}")
 
 
 @pytest.fixture(scope="session")
 def pytorch_is_here() -> None:
-    """Skip the tests of PyTorch itself where it is not installed."""
+    """Skip tests of PyTorch itself if it is not installed."""
     if reason := torch_ranks.obstacle():
         pytest.skip(f"PyTorch: {reason}")
 
 
 @pytest.fixture(scope="session")
 def built_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make the site in place of an older one, once for all processes of a run; skip it where uv has no Sphinx."""
+    """Build the site over an older one, once for all processes of a run; skip if uv has no Sphinx."""
     from labkit_author import site
 
     shared = tmp_path_factory.getbasetemp()
@@ -150,41 +152,41 @@ def built_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @functools.cache
 def why_no_users() -> str:
-    """Return why the tests can't create users here and become them; empty when they can."""
+    """Return why the tests can't create users here and switch to them; empty if they can."""
     missing = [program for program in ("useradd", "userdel", "setpriv") if not shutil.which(program)]
     if os.geteuid() != 0 or missing:
-        return f"this takes {' and '.join(missing) or 'root'}"
-    become = ["setpriv", "--reuid=65534", "--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search", "true"]
-    told = subprocess.run(become, capture_output=True, text=True).stderr.strip()
-    if told:
-        return f"this takes root with all its capabilities: {told}"
+        return f"this needs {' and '.join(missing) or 'root'}"
+    switch_user = ["setpriv", "--reuid=65534", "--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search", "true"]
+    errors = subprocess.run(switch_user, capture_output=True, text=True).stderr.strip()
+    if errors:
+        return f"this needs root with all its capabilities: {errors}"
     return (reason := account_access.problem()) and f"{reason}; {account_access.REMEDY}"
 
 
 @pytest.fixture(scope="session")
 def two_users_can_be_made() -> None:
-    """Skip the tests with two users where they can't be created."""
+    """Skip tests with two users if they can't be created."""
     if reason := why_no_users():
         pytest.skip(reason)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """With `--nothing-skipped`, fail where a test was skipped."""
+    """With `--nothing-skipped`, fail if a test was skipped."""
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if session.config.getoption("--nothing-skipped") and reporter and (skipped := reporter.getreports("skipped")):
-        reporter.write_line(f"{len(skipped)} SKIPPED, AND --nothing-skipped: that is a failure.", red=True, bold=True)
+        reporter.write_line(f"{len(skipped)} SKIPPED, a failure with --nothing-skipped.", red=True, bold=True)
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Repeat in the last lines what was not tested here, and why."""
+    """Repeat at the end which tests were skipped here, and why."""
     files: dict[str, set[str]] = defaultdict(set)
     if not classroom_group.INSTALLED:
         files["the classroom's packages are not installed: ./lab setup --classroom"].add("tests/classroom")
     for report in terminalreporter.getreports("skipped"):
         reason = str(report.longrepr[-1]).removeprefix("Skipped: ")
-        if not reason.startswith(fast.LEFT_OUT):
+        if not reason.startswith(fast.SKIPPED):
             files[reason].add(report.nodeid.partition("::")[0])
     for reason, names in sorted(files.items()):
         line = f"NOT TESTED HERE ({', '.join(sorted(names))}): {reason}"

@@ -1,8 +1,7 @@
 """`--fast`: only the tests that import no TensorFlow and start no ranks, Slurm, JupyterLab or notebook.
 
-No list says which these are. A test that reaches for one of them is left out at that moment, and so is a module that
-imports one. `@pytest.mark.slow` leaves out what can't be seen from here: a test whose child processes do it, or that
-takes seconds.
+There is no list of these. A test that uses one of them is skipped at that moment, and so is a module that imports one.
+`@pytest.mark.slow` excludes tests that can't be detected here: their child processes do so, or they take seconds.
 """
 
 import os
@@ -15,8 +14,8 @@ import pytest
 
 from labkit.mpi import planning
 
-EXAMPLES = 25  # that Hypothesis tries of what names no number, in place of 100
-LEFT_OUT = "left out by --fast"
+MAX_EXAMPLES = 25  # for Hypothesis tests without a number of their own; its default is 100
+SKIPPED = "skipped by --fast"
 MODULES = {"tensorflow", "keras", "horovod", "openvino", "nncf"}
 PROGRAMS = {
     "mpirun",
@@ -32,11 +31,11 @@ PROGRAMS = {
 
 
 class _Imports:
-    """Leaves out the test, or the module of tests, that imports what takes long."""
+    """Skips a test, or a module of tests, that imports a slow library."""
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         if name.partition(".")[0] in MODULES:
-            _leave_out(f"imports {name.partition('.')[0]}")
+            _skip(f"imports {name.partition('.')[0]}")
         return None
 
 
@@ -44,24 +43,24 @@ def _audit(event: str, arguments: tuple) -> None:
     if event == "subprocess.Popen":
         command = arguments[1] if isinstance(arguments[1], list | tuple) else [arguments[1]]
         words = {Path(os.fsdecode(word)).name for word in command}
-        if found := PROGRAMS & words:
-            _leave_out(f"starts {found.pop()}")
+        if programs := PROGRAMS & words:
+            _skip(f"starts {programs.pop()}")
 
 
-def _leave_out(reason: str) -> None:
-    pytest.skip(f"{LEFT_OUT}: {reason}", allow_module_level=True)
+def _skip(reason: str) -> None:
+    pytest.skip(f"{SKIPPED}: {reason}", allow_module_level=True)
 
 
 def begin() -> None:
-    """Leave out, from here to the end of this process, what takes long."""
-    hypothesis.settings.register_profile("fast", max_examples=EXAMPLES, deadline=None)
+    """Skip slow tests from now on in this process."""
+    hypothesis.settings.register_profile("fast", max_examples=MAX_EXAMPLES, deadline=None)
     hypothesis.settings.load_profile("fast")
     sys.meta_path.insert(0, _Imports())
     sys.addaudithook(_audit)
 
 
 def deselect_slow(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the tests marked `slow`."""
+    """Deselect the tests marked `slow`."""
     slow = {item for item in items if item.get_closest_marker("slow")}
     config.hook.pytest_deselected(items=list(slow))
     items[:] = [item for item in items if item not in slow]

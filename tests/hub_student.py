@@ -1,4 +1,4 @@
-"""A student of a hub: a browser, as far as logging in and JupyterLab's requests go."""
+"""A hub's student: a minimal browser for logging in and JupyterLab's requests."""
 
 import asyncio
 import json
@@ -18,18 +18,18 @@ from labkit_classroom.hub.settings import TRIAL, Settings
 
 
 def request_for(files: Path, students: int = 4, **options: object) -> Settings:
-    """Return a request for a hub on loopback, by default for a trial."""
+    """Return a request for a hub on loopback; by default, a trial."""
     defaults = {"labs": ("00",), "mode": TRIAL, "memory": 0, "address": LOOPBACK}
     return Settings(files, students, **(defaults | {"port": free_ports(1)[0]} | options))
 
 
 def code_on_card(cards: Path, seat: str) -> str:
-    """Read a seat's code off the page to cut up."""
+    """Read a seat's code from the page of cards."""
     return cards.read_text().partition(f"<code>{seat}</code>")[2].partition("<code>")[2].partition("</code>")[0]
 
 
 class Student:
-    """A browser, as far as logging in and JupyterLab's requests go."""
+    """A minimal browser, as far as logging in and JupyterLab's requests go."""
 
     def __init__(self, url: str, seat: str) -> None:
         self.url, self.seat, self.browser = url, seat, requests.Session()
@@ -39,11 +39,11 @@ class Student:
     def log_in(self, code: str) -> requests.Response:
         form = self.browser.get(f"{self.url}/hub/login", timeout=60).text
         xsrf = re.search(r'name="_xsrf" value="([^"]+)"', form)[1]
-        answers = {"username": self.seat, "password": code, "_xsrf": xsrf}
-        return self.browser.post(f"{self.url}/hub/login", data=answers, timeout=120)
+        fields = {"username": self.seat, "password": code, "_xsrf": xsrf}
+        return self.browser.post(f"{self.url}/hub/login", data=fields, timeout=120)
 
     def open_lab(self, seat: str | None = None) -> requests.Response:
-        """Open JupyterLab's page, and wait through the page of a starting server, as a browser does."""
+        """Open JupyterLab's page, waiting while the server starts, as a browser does."""
         deadline = time.monotonic() + 240
         while True:
             page = self.browser.get(f"{self.url}/user/{seat or self.seat}/lab", timeout=120)
@@ -53,10 +53,10 @@ class Student:
 
     @property
     def headers(self) -> dict[str, str]:
-        """What this browser's JupyterLab sends."""
+        """The headers that JupyterLab sends in this browser."""
         path = f"/user/{self.seat}/"
-        cookies = {one.name: one.value for one in self.browser.cookies if path.startswith(one.path)}
-        cookies |= {one.name: one.value for one in self.browser.cookies if one.path == path}
+        cookies = {cookie.name: cookie.value for cookie in self.browser.cookies if path.startswith(cookie.path)}
+        cookies |= {cookie.name: cookie.value for cookie in self.browser.cookies if cookie.path == path}
         return {
             "Cookie": "; ".join(f"{name}={value}" for name, value in cookies.items()),
             "X-XSRFToken": cookies["_xsrf"],
@@ -67,7 +67,7 @@ class Student:
 
 
 def run_cell(server: str, headers: Mapping[str, str], code: str, timeout: float = 120.0) -> str:
-    """Run a cell in a new kernel; return what it printed and displayed, and the name and value of an error."""
+    """Run a cell in a new kernel; return its output, including the name and value of an error."""
     reply = requests.request(
         "POST", f"{server}/api/kernels", json={"name": "python3"}, headers=headers, timeout=60, verify=False
     )
@@ -94,7 +94,7 @@ async def _execute(channels: str, headers: Mapping[str, str], code: str) -> str:
         while (text := await connection.read_message()) is not None:
             reply = json.loads(text)
             content, kind = reply["content"], reply["msg_type"]
-            if kind == "status" and content["execution_state"] in ("restarting", "dead"):  # the server's own message
+            if kind == "status" and content["execution_state"] in ("restarting", "dead"):  # sent by the server
                 raise LabError("the kernel died")
             if reply["parent_header"].get("msg_id") != ident:
                 continue

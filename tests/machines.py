@@ -1,4 +1,4 @@
-"""A made-up machine for all tests."""
+"""A synthetic machine for all tests."""
 
 from labkit.system.machine import Machine
 
@@ -16,31 +16,31 @@ def machine(
     gib: float = 16,
     isa: tuple[str, ...] = ALL_ISA,
 ) -> Machine:
-    """Return a machine as Linux numbers CPUs: all first siblings before all second ones, cores by node.
+    """Return a machine with Linux's CPU numbers: all first siblings before all second ones, cores by node.
 
     Parameters
     ----------
     cores, smt, numa : int
-        Physical cores, CPUs of each core, NUMA nodes.
+        The numbers of physical cores, CPUs per core, and NUMA nodes.
     quota : float, optional
-        CPU time that cgroups allow, in CPUs.
+        The cgroups' CPU time limit, in CPUs.
     first : int
-        The lowest CPU's number.
+        The lowest CPU number.
     gib : float
-        Memory; nine tenths of it are free.
+        Memory in GiB, 90% of it free.
     isa : tuple of str
-        The instruction sets it has.
+        The instruction sets.
     """
-    grouped = tuple(tuple(range(first + core, first + cores * smt, cores)) for core in range(cores))
+    core_list = tuple(tuple(range(first + core, first + cores * smt, cores)) for core in range(cores))
     share = cores // numa
-    nodes = (grouped[node * share : (node + 1) * share] for node in range(numa))
+    nodes = (core_list[node * share : (node + 1) * share] for node in range(numa))
     return Machine(
         cpus=tuple(range(first, first + cores * smt)),
-        cores=grouped,
+        cores=core_list,
         quota=quota,
         memory=int(gib * GIB),
         memory_free=int(gib * GIB * 0.9),
         isa=isa,
         numa=tuple(tuple(sorted(cpu for core in node for cpu in core)) for node in nodes),
-        model="Made-up CPU",
+        model="Synthetic CPU",
     )

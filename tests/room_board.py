@@ -1,4 +1,4 @@
-"""Boards that serve in a thread of the test or in a process of their own, and seats that talk to them."""
+"""Boards in a thread or a separate process, and seats that talk to them."""
 
 import asyncio
 import json
@@ -22,15 +22,15 @@ QUESTIONS = (
 )
 
 
-def lab(name: str, title: str, *exercises: str, asks: Question) -> LabInfo:
-    """Return a lab of one question, and of exercises with these titles."""
+def lab(name: str, title: str, *exercises: str, question: Question) -> LabInfo:
+    """Return a lab with one question, and exercises with these titles."""
     numbered = {number: Exercise(number, "", "", "", "", "1", text) for number, text in enumerate(exercises, 1)}
-    return LabInfo(name, title, (), numbered, (asks,))
+    return LabInfo(name, title, (), numbered, (question,))
 
 
 LABS = (
-    lab("03_resnet50", "03 · ResNet-50", "One run", "Two runs", asks=QUESTIONS[0]),
-    lab("07_horovod_mnist", "07 · Horovod", "Shards", "A `rate`", "The script", asks=QUESTIONS[1]),
+    lab("03_resnet50", "03 · ResNet-50", "One run", "Two runs", question=QUESTIONS[0]),
+    lab("07_horovod_mnist", "07 · Horovod", "Shards", "A `rate`", "The script", question=QUESTIONS[1]),
 )
 HEADERS = {"Content-Type": "application/json"}
 LAPTOP = {"cores": 2, "isa": "AVX2"}
@@ -38,7 +38,7 @@ EMPTY = {"exercises": [], "opened": None, "guesses": [], "machine": LAPTOP, "doc
 
 
 class Board:
-    """A board on a free port of loopback."""
+    """A board on a free loopback port."""
 
     def __init__(self, path: Path, plan: timetable.Plan = (), people: int = 0) -> None:
         self.path, self.plan, self.people = path, plan, people
@@ -73,7 +73,7 @@ class Board:
             self._thread.join(10)
 
     def seats(self) -> list:
-        """Return what the board stores of each seat."""
+        """Return the stored seats."""
         return list(self.store.seats.values())
 
     def join(self, seat: str = "") -> "Seat":
@@ -87,7 +87,7 @@ class Board:
         return {"Authorization": f"Bearer {self.instructor}"}
 
     def order(self, method: str, path: str) -> int:
-        """Do what the instructor's page does; return the status."""
+        """Send an order as the instructor's page does; return the status."""
         return requests.request(method, f"{self.url}/api/{path}", headers=self.authorized, timeout=60).status_code
 
     def wall(self) -> dict[str, Any]:
@@ -105,13 +105,13 @@ from pathlib import Path
 from labkit_classroom.board import host
 folder, address, port, *tls = sys.argv[1:]
 host.FOLDER = Path(folder)
-opened = lambda what: print(json.dumps(what), flush=True)
+opened = lambda room: print(json.dumps(room), flush=True)
 host.open_room(address, int(port), [], tuple(map(Path, tls)) or None, opened)
 """
 
 
 class BoardProcess:
-    """A board as `./lab room open` serves it, in a process of its own."""
+    """A board as served by `./lab room open`, in a separate process."""
 
     def __init__(self, folder: Path, address: str = "127.0.0.1", tls: tuple[Path, Path] | tuple[()] = ()) -> None:
         self.folder, self.address, self.tls = folder, address, tls
@@ -125,7 +125,7 @@ class BoardProcess:
         return [sys.executable, "-c", SERVE, *map(str, (self.folder, self.address, port or self.port, *self.tls))]
 
     def start(self) -> None:
-        """Start it; it is ready when this returns."""
+        """Start it, and wait until it is ready."""
         self._process = subprocess.Popen(self.command(), stdout=subprocess.PIPE, text=True)
         self.pid = self._process.pid
         self.url, self.code, self.instructor = json.loads(self._process.stdout.readline())
@@ -151,7 +151,7 @@ class Seat:
         return requests.put(f"{self.board.url}/api/seat", json=message, headers=self.headers, timeout=60)
 
     def hand(self, lab: str = "07", exercise: int = 2) -> str:
-        """Raise the hand or take it down; return which."""
+        """Raise or lower the hand; return its state."""
         place = {"lab": lab, "exercise": exercise}
         return requests.put(f"{self.board.url}/api/seat/hand", json=place, headers=self.headers, timeout=60).json()[
             "hand"
@@ -162,10 +162,10 @@ class Seat:
 
 
 def guessed(guess: Any, here: Any = None, lab: str = "03", number: int = 1) -> dict[str, Any]:
-    """Return a guess and the result that it is compared with, as they are sent."""
+    """Return a message's guess and result."""
     return {"lab": lab, "number": number, "guess": guess, "here": here}
 
 
 def at(exercise: int, verdict: str = "passed", hint: int = 0, minute: str = "2026-12-01T09:41") -> dict[str, Any]:
-    """Return the verdict on an exercise of lab 07, as it is sent."""
+    """Return a message's verdict on an exercise of lab 07."""
     return {"lab": "07", "exercise": exercise, "verdict": verdict, "hint": hint, "minute": minute}

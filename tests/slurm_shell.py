@@ -1,4 +1,4 @@
-"""What a user of Slurm does in a terminal."""
+"""Run Slurm commands like a user in a terminal."""
 
 import os
 import subprocess

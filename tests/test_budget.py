@@ -12,10 +12,10 @@ BUDGET = tomllib.loads((paths.ROOT / "pyproject.toml").read_text())["tool"]["lab
 
 
 def tracked_lines(folder: str) -> int:
-    """Return the lines of the Python files that git tracks below a folder, or of a single file."""
+    """Return the number of lines in a file, or in the tracked Python files below a folder."""
     pattern = folder if (paths.ROOT / folder).is_file() else f"{folder}/*.py"
     if not shutil.which("git") or not (paths.ROOT / ".git").exists():
-        pytest.skip("lines are counted from git, and there is no git, or this is not a git checkout")
+        pytest.skip("the budget needs git's list of files, and this is not a git checkout, or there is no git")
     listed = subprocess.run(["git", "ls-files", "-z", pattern], cwd=paths.ROOT, capture_output=True, check=True)
     files = [paths.ROOT / name for name in listed.stdout.decode().split("\0") if name]
     return sum(len(file.read_bytes().splitlines()) for file in files if file.exists())
@@ -25,7 +25,7 @@ def tracked_lines(folder: str) -> int:
 def test_lines_are_within_the_budget(folder):
     lines = tracked_lines(folder)
     assert lines <= BUDGET[folder], (
-        f"{folder} has {lines} lines and may have {BUDGET[folder]}. The budget keeps the kit small enough for its "
-        "maintainers: remove something that no one would miss, or raise the budget in a commit of its own, with the "
+        f"{folder} has {lines} lines, but a budget of {BUDGET[folder]}. The budget keeps the kit small enough for its "
+        "maintainers: remove something that no one would miss, or raise the budget in a separate commit, with the "
         "reason. Moving lines into TOML, JavaScript, C or bash is not a cut."
     )

@@ -1,7 +1,7 @@
-"""What each command of `./lab` does for its user: its help, one good case, and one bad input.
+"""Tests of each `./lab` command: its help, one good case, and one bad input.
 
-`OPTIONS` has every command with the options that users rely on, `WORKS` a cheap case of those that need no TensorFlow
-and no network, `REFUSED` an input that ends with one line and exit code 2.
+`OPTIONS` lists every command with the options that users rely on, `WORKS` a cheap case for commands that need neither
+TensorFlow nor a network, `REFUSED` an input that must fail with one line and exit code 2.
 """
 
 import json
@@ -57,9 +57,9 @@ OPTIONS = {
     "site": "--out",
 }
 
-CLASSROOM = {"guide", "slides", "room", "hub"}  # their packages come with the first use of such a command
+CLASSROOM = {"guide", "slides", "room", "hub"}  # their packages are installed by the first such command
 
-# Where a case starts, `mine` is a student's folder, and `collected` has what Ada handed in.
+# Cases run in a folder where `mine` is a student's folder, and `collected` has Ada's submission.
 RESULTS = {
     "lab": "02",
     "quick": False,
@@ -67,46 +67,46 @@ RESULTS = {
     "on": {"cpu": "A CPU", "cores": 2},
     "exercises": {"1": "passed"},
 }
-WORKS = [  # command line, exit code, what it prints, the file that it writes, what that file has
+WORKS = [  # command line, exit code, part of its output, the file that it writes, part of that file
     ("--version", 0, "lab ", "", ""),
     ("--help", 0, "start Open the labs in JupyterLab", "", ""),
     ("--help-all", 0, "Teaching", "", ""),
     ("setup", 0, "The environment is ready. Next: ./lab start", "", ""),
-    ("reset 01 --folder mine", 0, "is fresh", "mine/01_tensorflow_graphs.ipynb", "check(1"),
+    ("reset 01 --folder mine", 0, "is a fresh copy", "mine/01_tensorflow_graphs.ipynb", "check(1"),
     ("report --folder mine --out me.html", 0, "/me.html", "me.html", "A CPU"),
     ("--show-completion bash", 0, "complete -o default -F _lab_completion lab", "", ""),
     ("data status", 0, "mnist.npz", "", ""),
-    ("hand --folder mine", 0, "You are in no room", "", ""),
+    ("hand --folder mine", 0, "You have not joined a room", "", ""),
     ("tune --trials 1 --repeats 1 --out t -- echo total images/sec: 5", 0, "best", "t/trials.csv", "5"),
-    ("cluster status", 1, "Start one: ./lab cluster up", "", ""),
-    ("cluster down", 0, "No Slurm of these labs was up", "", ""),
+    ("cluster status", 1, "Start it: ./lab cluster up", "", ""),
+    ("cluster down", 0, "The labs' Slurm was not running", "", ""),
     ("agenda --labs 00,07 --start 8:30", 0, "08:30–08:40 Welcome", "", ""),
     ("agenda --route two-days --out a.md", 0, "/a.md", "a.md", "| time |"),
-    ("guide --labs 00 --out g.html", 0, "It has the answers", "g.html", "<h1>"),
+    ("guide --labs 00 --out g.html", 0, "It contains the answers", "g.html", "<h1>"),
     ("guide --route half --helpers --out h.html", 0, "/h.html", "h.html", "<h1>"),
     ("slides 00 --out s.html", 0, "/s.html", "s.html", "reveal"),
-    ("catchup 00 --to 2 --folder mine", 0, "Go on with exercise 2", "mine/00_welcome.ipynb", "check(2"),
+    ("catchup 00 --to 2 --folder mine", 0, "Continue with exercise 2", "mine/00_welcome.ipynb", "check(2"),
     ("class collected --csv grades.csv", 0, "ada", "grades.csv", "ada"),
     ("hub status", 1, "No hub is up. Start one: ./lab hub up", "", ""),
     ("hub down", 0, "No hub was up", "", ""),
     ("lint 00", 0, "", "", ""),
 ]
 
-REFUSED = [  # command line, and what its one line says
+REFUSED = [  # command line, part of its message
     ("nothing", "No such command 'nothing'"),
     ("setup --quick", "No such option"),
     ("start 77", "there is no lab '77'"),
     ("kernel --prefix none", "does not exist"),
     ("doctor 07", "unexpected extra argument"),
     ("reset 77", "there is no lab '77'"),
-    ("report --from empty", "no lab has left results"),
+    ("report --from empty", "there are no results in"),
     ("report --folder mine --json m.json", "not complete runs on an idle machine. lab 02: no closing table yet"),
     ("data fetch now", "unexpected extra argument"),
     ("data status", "LAB_DATA"),
-    ("data tfrecords --train 3", "give a whole number from 8"),
+    ("data tfrecords --train 3", "give an integer from 8"),
     ("join http://127.0.0.1:9 CODE", "does not answer"),
     ("hand --up", "No such option"),
-    ("leave --folder mine", "you are in no room"),
+    ("leave --folder mine", "you have not joined a room"),
     ("bench --model=none", "invalid choice: 'none'"),
     ("roofline --model none", "invalid choice: 'none'"),
     ("tune --trials 0", "--trials"),
@@ -118,12 +118,12 @@ REFUSED = [  # command line, and what its one line says
     ("rehearse --labs 77", "there is no lab '77'"),
     ("guide --route none", "none"),
     ("slides", "name labs"),
-    ("catchup 00 --to 9", "and no 9"),
+    ("catchup 00 --to 9", "has no exercise 9"),
     ("class empty", "has no results-NN.json"),
-    ("class --zip --folder empty", "no lab has left results"),
+    ("class --zip --folder empty", "there are no results"),
     ("room open --cert none.pem", "--key"),
-    ("room status", "no board runs here"),
-    ("room close", "no room is there"),
+    ("room status", "no board is running here"),
+    ("room close", "there is no room"),
     ("hub up --students 0", "--students"),
     ("hub check --students 0", "--students"),
     ("hub warm", "no hub is up"),
@@ -139,13 +139,13 @@ REFUSED = [  # command line, and what its one line says
 
 
 def installed(cases: list[tuple]) -> list:
-    """Return the cases; those of commands whose packages are not installed are skipped."""
+    """Return the cases, with a skip mark for commands whose packages are not installed."""
     return [pytest.param(*case, marks=[with_classroom] * (case[0].split()[0] in CLASSROOM)) for case in cases]
 
 
 @pytest.fixture
 def lab(monkeypatch, capsys, tmp_path):
-    """Run a command line as `./lab` does, in an empty folder with a student's; return exit code, output and errors."""
+    """Return a function that runs a command line as `./lab` does and returns exit code, output and errors."""
     for folder in ("empty", "mine/work", "collected/ada"):
         (tmp_path / folder).mkdir(parents=True)
     for folder in ("mine/work", "collected/ada"):
@@ -156,21 +156,21 @@ def lab(monkeypatch, capsys, tmp_path):
 
     def run(line: str) -> tuple[int, str, str]:
         monkeypatch.setattr("sys.argv", ["lab", *line.split()])
-        with pytest.raises(SystemExit) as left:
+        with pytest.raises(SystemExit) as exit_info:
             cli.main()
         printed = capsys.readouterr()
-        return left.value.code or 0, printed.out, printed.err
+        return exit_info.value.code or 0, printed.out, printed.err
 
     return run
 
 
-def every_command(group=None, above: str = ""):
+def command_names(group=None, prefix: str = ""):
     for name, command in (group or typer.main.get_command(cli.application())).commands.items():
-        yield from every_command(command, f"{name} ") if hasattr(command, "commands") else [above + name]
+        yield from command_names(command, f"{name} ") if hasattr(command, "commands") else [prefix + name]
 
 
-def test_these_are_all_commands():
-    assert set(every_command()) == set(OPTIONS)
+def test_the_tables_cover_all_commands():
+    assert set(command_names()) == set(OPTIONS)
     refused = {line for line, _ in REFUSED}
     assert not {name for name in OPTIONS if not any(f"{line} ".startswith(f"{name} ") for line in refused)}
 
@@ -194,7 +194,7 @@ def test_a_good_case(lab, tmp_path, line, code, printed, file, content):
     assert not file or content in (tmp_path / file).read_text()
 
 
-def test_a_students_results_are_handed_in(lab, tmp_path, monkeypatch):
+def test_a_student_can_hand_in_results(lab, tmp_path, monkeypatch):
     from labkit.doctor import checks
 
     monkeypatch.setattr(checks, "examine", lambda: type("Report", (), {"as_dict": lambda self: {}})())
@@ -202,11 +202,11 @@ def test_a_students_results_are_handed_in(lab, tmp_path, monkeypatch):
     assert Path("mine/ada-results.zip").exists()
 
 
-@pytest.mark.parametrize(("line", "told"), installed(REFUSED), ids=lambda value: str(value)[:40])
-def test_a_bad_input_is_one_line_and_exit_code_2(lab, line, told):
+@pytest.mark.parametrize(("line", "message"), installed(REFUSED), ids=lambda value: str(value)[:40])
+def test_bad_input_is_reported_in_one_line_with_exit_code_2(lab, line, message):
     os.environ["LAB_DATA"] = "not-there"
     code, _, error = lab(line)
     assert code == 2, error
     assert error.startswith("lab: ")
-    assert told in error
+    assert message in error
     assert error.count("\n") == 1

@@ -1,4 +1,4 @@
-"""The image, the Apptainer definition and the dev container: made by the kit's set-up, from its lock, without root."""
+"""Tests of the image, the Apptainer definition and the dev container, all built by the kit's set-up from its lock."""
 
 import json
 import os
@@ -25,7 +25,7 @@ INSTALLERS = re.compile(r"(?<![\w/])(apt|apt-get|aptitude|dpkg|pip3?|uv|uvx|cond
 
 
 def instructions() -> list[tuple[str, str]]:
-    """Return the Containerfile's instructions, each as its name and the rest."""
+    """Return the Containerfile's instructions as pairs of a name and its arguments."""
     lines = (line for line in CONTAINERFILE.read_text().splitlines() if not line.lstrip().startswith("#"))
     text = "\n".join(lines).replace("\\\n", " ")
     return [(name, rest.strip()) for name, _, rest in (line.partition(" ") for line in text.splitlines() if line)]
@@ -40,12 +40,12 @@ def dev_container() -> dict:
 
 
 def scripts() -> list[str]:
-    """Return all that a shell runs as one of these is made."""
+    """Return all shell scripts that run while one of these is built."""
     sections = re.split(r"^%\w+\n", DEFINITION.read_text(), flags=re.M)[1:]
     return [*all_of("RUN"), *sections, dev_container()["updateContentCommand"]]
 
 
-def test_the_base_is_a_debian_with_a_python_of_the_lock():
+def test_the_base_is_a_debian_with_a_supported_python():
     (base,) = all_of("FROM")
     project = tomllib.loads((paths.ROOT / "pyproject.toml").read_text())["project"]
     suite = re.fullmatch(r"debian:(\w+)-slim", base)[1]
@@ -54,15 +54,15 @@ def test_the_base_is_a_debian_with_a_python_of_the_lock():
 
 
 @pytest.mark.parametrize("script", scripts())
-def test_what_runs_is_sound_and_installs_by_the_kits_set_up_alone(script, tmp_path):
+def test_build_scripts_are_clean_and_install_only_through_the_kits_set_up(script, tmp_path):
     (tmp_path / "script").write_text(script)
     subprocess.run([SHELLCHECK, "--shell=sh", tmp_path / "script"], check=True, timeout=60)
-    assert not INSTALLERS.search(script), "what the labs need belongs into ./lab, pyproject.toml and uv.lock"
+    assert not INSTALLERS.search(script), "the labs' requirements belong in ./lab, pyproject.toml and uv.lock"
 
 
 @pytest.fixture
 def committed() -> list[str]:
-    """The files of the kit; the test is skipped, and that is said loudly, where git can't name them."""
+    """Return the kit's files; skip the test, loudly, if git can't list them."""
     try:
         listed = subprocess.run(["git", "ls-files", "-z"], cwd=paths.ROOT, capture_output=True, check=True, text=True)
     except (FileNotFoundError, subprocess.CalledProcessError):  # no git, a kit from a pack, or another account's
@@ -71,7 +71,7 @@ def committed() -> list[str]:
 
 
 def copy(source: str, target: str, kit: Path, committed: list[str]) -> None:
-    """Do as COPY does with these: `.` is all that is in git, as .dockerignore leaves it."""
+    """Copy like COPY; `.` stands for all files in git, as with .dockerignore."""
     if source == ".":
         for name in committed:
             if (paths.ROOT / name).exists():
@@ -84,8 +84,8 @@ def copy(source: str, target: str, kit: Path, committed: list[str]) -> None:
 
 
 @pytest.mark.slow
-def test_the_layer_of_the_set_up_has_all_it_is_made_from_and_the_labs_come_later(tmp_path, committed):
-    """With a stand-in for uv: the set-up works with what was copied until then, and the rest makes no other."""
+def test_the_set_up_layer_has_all_its_inputs_and_the_labs_come_later(tmp_path, committed):
+    """With a fake uv: set-up works with the files copied so far, and the rest does not trigger another."""
     checkout = Checkout(tmp_path)
     shutil.rmtree(checkout.folder)
     for name, rest in instructions():
@@ -98,20 +98,20 @@ def test_the_layer_of_the_set_up_has_all_it_is_made_from_and_the_labs_come_later
             hand_over = [sys.executable, "-c", "from labkit.cli import main; main()", "setup"]
             subprocess.run(hand_over, cwd=checkout.folder, env={**os.environ, "PYTHONPATH": ""}, check=True, timeout=60)
             made = checkout.made()
-            assert not (checkout.folder / "solutions").exists(), "a change of a lab would make the environments again"
+            assert not (checkout.folder / "solutions").exists(), "changing a lab would rebuild the environments"
     assert checkout.run("start", "--no-browser")[1] == "labkit start --no-browser\n"
     assert checkout.made() == made
 
 
-def test_what_git_ignores_stays_out_of_the_image():
+def test_files_ignored_by_git_are_not_in_the_image():
     ignored = [line for line in (paths.ROOT / ".gitignore").read_text().splitlines() if not line.startswith("#")]
     anywhere = {f"**/{line.rstrip('/')}" for line in ignored if "/" not in line.rstrip("/")}
     anchored = {line.strip("/") for line in ignored if "/" in line.rstrip("/")}
-    kept_out = {line for line in (paths.ROOT / ".dockerignore").read_text().splitlines() if not line.startswith("#")}
-    assert kept_out == anywhere | anchored | {".git"}
+    excluded = {line for line in (paths.ROOT / ".dockerignore").read_text().splitlines() if not line.startswith("#")}
+    assert excluded == anywhere | anchored | {".git"}
 
 
-def test_it_starts_the_labs_as_everywhere_without_root_and_nothing_opens_jupyterlab_to_others():
+def test_the_labs_start_without_root_and_jupyterlab_is_not_exposed():
     user = all_of("USER")[-1]
     assert re.search(rf"useradd\b.* --uid [1-9]\d* {user}\b", "\n".join(all_of("RUN")))
     assert dev_container()["remoteUser"] == user

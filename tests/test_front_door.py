@@ -1,4 +1,4 @@
-"""`./lab` itself, with a stand-in for uv: what it makes, when, and what it says when it can't."""
+"""Tests of the script `lab` with a fake uv: when it creates the environment, and its messages if it can't."""
 
 import os
 import re
@@ -27,8 +27,8 @@ COPIED = (
     *("env/torch/requirements.txt", "labkit/__init__.py", "labkit/cli", "labkit/system", "labkit/mpi/mpirun.sh"),
 )
 
-# Makes environments, with a `labkit` in them that prints how it was called, and keeps a list of its own calls. A file
-# `fails-WHAT` or `hangs-WHAT` in the checkout has it do so.
+# A fake uv that logs its calls and creates environments whose `labkit` prints its arguments. A file `fails-WHAT` or
+# `hangs-WHAT` in the checkout makes that step fail or hang.
 UV = f"""#!/usr/bin/env bash
 echo "${{UV_OFFLINE:-online}} $*" >>uv-calls
 [[ $1 != export ]] || exit 0
@@ -39,7 +39,7 @@ case $* in
   *--target*) what=torch ;;
   sync*) what=horovod ;;
 esac
-[[ ! -f fails-$what ]] || {{ echo "no $what to be had"; exit 1; }}
+[[ ! -f fails-$what ]] || {{ echo "no $what available"; exit 1; }}
 [[ ! -f hangs-$what ]] || bash -c 'echo $$ >hanging; exec sleep 60' 
 echo "$what ${{UV_PROJECT_ENVIRONMENT:-}} ${{CMAKE_TOOLCHAIN_FILE:-}} ${{UV_PYTHON_INSTALL_DIR:-}}" >>made
 case $what in
@@ -69,7 +69,7 @@ HANGS = "import os, time; open('hanging', 'w').write(str(os.getpid())); time.sle
 
 
 class Checkout:
-    """A checkout on a machine that has only what is put on its PATH."""
+    """A checkout on a machine with only the programs put on its PATH."""
 
     def __init__(self, folder: Path):
         self.folder, self.path = folder / "kit", folder / "bin"
@@ -93,7 +93,7 @@ class Checkout:
         (self.path / name).chmod(0o755)
 
     def user(self, number: str) -> None:
-        """Have the script, and Python, believe that this is the user's number."""
+        """Set the user ID that the script and Python see."""
         self.program("id", f"#!/bin/sh\necho {number}\n")
         (self.folder / "sitecustomize.py").write_text(f"import os\nos.geteuid = lambda: {number}\n")
 
@@ -113,7 +113,7 @@ class Checkout:
         out, err = process.communicate(timeout=60)
         return process.returncode, out, err
 
-    def have(self, *names: str) -> None:
+    def touch(self, *names: str) -> None:
         for name in names:
             (self.folder / name).touch()
 
@@ -124,20 +124,20 @@ class Checkout:
         return [line.split(" ")[0] for line in self.read("made").splitlines()]
 
     def groups(self) -> set[str]:
-        """Return the groups of packages that the last set-up asked uv for."""
+        """Return the package groups that the last set-up requested from uv."""
         last = [line for line in self.read("uv-calls").splitlines() if "--no-install-package" in line][-1]
         return set(re.findall(r"--group=(\w+)", last))
 
     def interrupt(self, *arguments: str) -> str:
-        """Press Ctrl-C when uv hangs; return what is said. What was started must have ended."""
+        """Press Ctrl-C while uv hangs; return standard error. All started processes must have ended."""
         process = self.start(*arguments)
         assert processes.wait_until(lambda: self.read("hanging").strip(), 60)
         started = psutil.Process(process.pid).children(recursive=True)
         os.killpg(process.pid, signal.SIGINT)
-        said = process.communicate(timeout=20)[1]
+        errors = process.communicate(timeout=20)[1]
         assert process.returncode == 2
         assert psutil.wait_procs(started, timeout=10)[1] == []
-        return said
+        return errors
 
 
 @pytest.fixture
@@ -145,15 +145,15 @@ def checkout(tmp_path):
     return Checkout(tmp_path)
 
 
-def assert_one_line(done: tuple[int, str, str], *told: str) -> None:
-    code, _, err = done
+def assert_one_line(completed: tuple[int, str, str], *messages: str) -> None:
+    code, _, err = completed
     assert (code, err.count("\n")) == (2, 1), err
     assert err.startswith("lab: ")
-    for text in told:
-        assert text in err
+    for message in messages:
+        assert message in err
 
 
-def test_first_use_makes_the_environment_and_hands_over_and_later_uses_hand_over_at_once(checkout):
+def test_only_the_first_use_creates_the_environment(checkout):
     code, out, err = checkout.run("doctor", "--json")
     assert (code, err) == (0, "")
     assert "Setting up" in out
@@ -169,18 +169,15 @@ def test_first_use_makes_the_environment_and_hands_over_and_later_uses_hand_over
     assert len(checkout.made()) == 2
 
 
-HELP = pytest.mark.parametrize("asked", [(), ("--help",)])
-
-
-@HELP
-def test_help_makes_nothing_and_is_labkits_once_it_is_set_up(checkout, asked):
-    code, out, err = checkout.run(*asked)
+@pytest.mark.parametrize("words", [(), ("--help",)])
+def test_help_creates_nothing_and_is_labkits_after_set_up(checkout, words):
+    code, out, err = checkout.run(*words)
     assert (code, "./lab start" in out, err, checkout.made()) == (0, True, "", [])
     assert not (checkout.folder / ".lab").exists()
     checkout.run("setup")
-    assert checkout.run(*asked) == (0, "labkit --help\n", "")
+    assert checkout.run(*words) == (0, "labkit --help\n", "")
     (checkout.folder / ".venv/bin/labkit").write_text("#!/bin/sh\necho Traceback >&2; exit 1\n")
-    assert checkout.run(*asked)[0] == 0
+    assert checkout.run(*words)[0] == 0
 
 
 @pytest.mark.parametrize("lock", ["uv.lock", "pyproject.toml", "env/uv.txt"])
@@ -189,10 +186,10 @@ def test_a_changed_lock_sets_up_again(checkout, lock):
     with (checkout.folder / lock).open("a") as file:
         file.write("\n")
     assert "Setting up" in checkout.run("doctor")[1]
-    assert "Setting up" in checkout.run("setup")[1], "it was asked for by name"
+    assert "Setting up" in checkout.run("setup")[1], "setup always checks everything"
 
 
-def test_a_moved_checkout_makes_its_environment_again(checkout, tmp_path):
+def test_a_moved_checkout_rebuilds_its_environment(checkout, tmp_path):
     checkout.run("setup")
     (checkout.folder / ".venv/old").touch()
     checkout.run("setup")
@@ -203,8 +200,8 @@ def test_a_moved_checkout_makes_its_environment_again(checkout, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["a b", "it's", 'q"uo', "d$x;&", "ü%20#?(1)"])
-def test_an_odd_folder_is_compiled_in_by_a_plain_path(tmp_path_factory, name):
-    """Flags that MPICH and TensorFlow print are split at blanks."""
+def test_in_a_folder_with_an_odd_name_horovod_is_compiled_through_a_plain_link(tmp_path_factory, name):
+    """The flags that MPICH and TensorFlow print are split at blanks."""
     folder = tmp_path_factory.mktemp("odd") / name
     folder.mkdir()
     checkout = Checkout(folder)
@@ -212,20 +209,22 @@ def test_an_odd_folder_is_compiled_in_by_a_plain_path(tmp_path_factory, name):
     assert (code, err) == (0, "")
     first, last = (line for line in checkout.read("made").splitlines() if line.startswith("horovod"))
     assert len(first.split()) == 3  # no blank in either path
-    assert not Path(first.split()[1]).parent.exists()  # the link has gone
+    assert not Path(first.split()[1]).parent.exists()  # the link is gone
     assert str(checkout.folder) in last
     assert f"pip uninstall --python {checkout.folder}/.venv horovod" in checkout.read("uv-calls")
 
 
-@pytest.mark.parametrize(("user", "said", "place"), [("0", "", ".lab/pythons"), ("0", "/p", "/p"), ("1000", "", "")])
-def test_root_keeps_the_python_that_uv_downloads_where_other_accounts_can_read_it(checkout, user, said, place):
+@pytest.mark.parametrize(
+    ("user", "variable", "folder"), [("0", "", ".lab/pythons"), ("0", "/p", "/p"), ("1000", "", "")]
+)
+def test_uv_run_by_root_installs_python_where_other_accounts_can_read_it(checkout, user, variable, folder):
     checkout.user(user)
-    assert checkout.run("start", **({"UV_PYTHON_INSTALL_DIR": said} if said else {}))[0] == 0
-    used = {line.rpartition(" ")[2] for line in checkout.read("made").splitlines()}
-    assert used == {str(checkout.folder / place) if place else ""}
+    assert checkout.run("start", **({"UV_PYTHON_INSTALL_DIR": variable} if variable else {}))[0] == 0
+    folders = {line.rpartition(" ")[2] for line in checkout.read("made").splitlines()}
+    assert folders == {str(checkout.folder / folder) if folder else ""}
 
 
-REACHING = {
+PASSED = {
     *("UV_INDEX_URL", "UV_INDEX_MIRROR_PASSWORD", "UV_CACHE_DIR", "UV_PYTHON_PREFERENCE", "PIP_FIND_LINKS"),
     "JUPYTER_DATA_DIR",
     *(
@@ -246,36 +245,36 @@ CLEARED = {
 REPORTED = {"ONEDNN_DEFAULT_FPMATH_MODE", "HOROVOD_CONTROLLER", "KMP_AFFINITY", "OPENBLAS_CORETYPE", "XLA_FLAGS"}
 
 
-def test_the_front_door_and_kernels_clear_the_same_variables_and_name_those_that_would_change_results(checkout):
+def test_lab_and_kernels_clear_the_same_variables_and_report_those_that_change_results(checkout):
     checkout.run("setup")
     (checkout.folder / ".venv/bin/labkit").write_text("#!/usr/bin/env bash\nenv\n")
-    given = dict.fromkeys(REACHING | CLEARED | REPORTED, "x") | {"PIP_USER": "1", "KERAS_BACKEND": "tensorflow"}
-    code, out, err = checkout.run("doctor", **given)
-    seen = dict(line.split("=", 1) for line in out.splitlines() if "=" in line)
+    variables = dict.fromkeys(PASSED | CLEARED | REPORTED, "x") | {"PIP_USER": "1", "KERAS_BACKEND": "tensorflow"}
+    code, out, err = checkout.run("doctor", **variables)
+    inherited = dict(line.split("=", 1) for line in out.splitlines() if "=" in line)
     assert code == 0
-    assert (seen.keys() & given.keys()) - {"PIP_USER", "KERAS_BACKEND"} == REACHING
-    assert (seen["PIP_USER"], seen["KERAS_BACKEND"]) == ("0", "tensorflow")
+    assert (inherited.keys() & variables.keys()) - {"PIP_USER", "KERAS_BACKEND"} == PASSED
+    assert (inherited["PIP_USER"], inherited["KERAS_BACKEND"]) == ("0", "tensorflow")
     assert err.count("\n") == 1
     assert set(err.split(": ")[2].split(" (")[0].split()) == REPORTED
-    kernels = given.copy()
+    kernels = variables.copy()
     assert set(environment.settle(kernels)) == REPORTED
-    assert kernels.keys() & given.keys() == seen.keys() & given.keys()
+    assert kernels.keys() & variables.keys() == inherited.keys() & variables.keys()
 
 
-def test_a_rank_keeps_what_connects_it_to_the_others(checkout):
-    """As in `mpirun -n 2 ./lab bench`: the variable then names a socket that is open."""
+def test_a_rank_keeps_the_variables_that_connect_it(checkout):
+    """In `mpirun -n 2 ./lab bench`, the variable names an open socket."""
     checkout.run("setup")
     (checkout.folder / ".venv/bin/labkit").write_text("#!/usr/bin/env bash\nenv\n")
-    for number, kept in ((0, True), (987, False)):
-        assert ("PMI_RANK=1" in checkout.run("bench", PMI_FD=str(number), PMI_RANK="1")[1]) == kept
+    for descriptor, passed in ((0, True), (987, False)):
+        assert ("PMI_RANK=1" in checkout.run("bench", PMI_FD=str(descriptor), PMI_RANK="1")[1]) == passed
 
 
-def test_set_up_leaves_an_environment_of_the_users_alone(checkout, tmp_path):
+def test_set_up_does_not_touch_the_users_own_environment(checkout, tmp_path):
     checkout.run("setup", UV_PROJECT_ENVIRONMENT=str(tmp_path / "mine"), VIRTUAL_ENV=str(tmp_path / "mine"))
     assert str(tmp_path / "mine") not in checkout.read("made") + checkout.read("uv-calls")
 
 
-def test_a_student_gets_no_packages_of_teachers_and_authors(checkout):
+def test_students_get_no_packages_for_teachers_and_authors(checkout):
     for command in (["start"], ["doctor"], ["report"], ["join"], ["class", "--zip", "--name", "ada"]):
         assert checkout.run(*command)[0] == 0
     assert checkout.groups() == set()
@@ -291,21 +290,21 @@ def test_a_student_gets_no_packages_of_teachers_and_authors(checkout):
         (("setup", "--classroom", "--author"), {"author", "classroom"}),
     ],
 )
-def test_a_command_adds_the_packages_that_it_needs_and_they_stay(checkout, words, groups):
+def test_a_command_adds_its_package_groups_permanently(checkout, words, groups):
     for command in (("start",), words, ("start",)):
         assert checkout.run(*command)[0] == 0
     assert checkout.groups() == groups
     assert checkout.made().count("packages") == 2
 
 
-def test_while_a_hub_is_up_no_command_changes_its_packages(checkout):
+def test_no_command_changes_the_packages_of_a_running_hub(checkout):
     assert checkout.run("hub", "up")[0] == 0
     made, settings = checkout.made(), checkout.folder / ".lab/hub/settings.json"
     settings.parent.mkdir()
     settings.touch()
-    code, _, said = checkout.run("lint")
+    code, _, err = checkout.run("lint")
     assert code == 2
-    assert "./lab hub down first" in said
+    assert "./lab hub down first" in err
     assert (checkout.groups(), checkout.made()) == ({"classroom"}, made)
     for command in (["hub", "status"], ["start"], ["hub", "down"]):
         assert checkout.run(*command)[0] == 0
@@ -313,16 +312,16 @@ def test_while_a_hub_is_up_no_command_changes_its_packages(checkout):
     assert checkout.run("lint")[0] == 0
 
 
-def test_the_front_door_knows_every_command_of_each_package():
-    """The script runs before any package is there, so it has a list of the commands that need a group."""
-    known = {}
+def test_the_script_lists_every_command_that_needs_a_group():
+    """It runs before any package is installed, so it has its own list."""
+    groups = {}
     for line, group in re.findall(r"^    ([a-z |-]+)\) echo (\w+) ;;$", (paths.ROOT / "lab").read_text(), re.M):
-        known |= dict.fromkeys(line.split(" | "), group)
+        groups |= dict.fromkeys(line.split(" | "), group)
     for entry in metadata.entry_points(group="labkit.commands"):
         app = typer.Typer()
         entry.load()(app)
         names = set(typer.main.get_command(app).commands) - {"join", "hand", "leave", "test"}
-        assert {known.get(name) for name in names} == {entry.name}, names
+        assert {groups.get(name) for name in names} == {entry.name}, names
 
 
 @pytest.mark.parametrize(
@@ -334,39 +333,40 @@ def test_the_front_door_knows_every_command_of_each_package():
         ({"no_proxy": "*"}, "*"),
     ],
 )
-def test_no_proxy_is_asked_for_what_is_on_this_machine(checkout, variables, direct):
+def test_servers_on_this_machine_are_never_reached_through_a_proxy(checkout, variables, direct):
     checkout.run("setup")
     (checkout.folder / ".venv/bin/labkit").write_text('#!/bin/sh\necho "$no_proxy $NO_PROXY"\n')
     assert checkout.run("doctor", http_proxy="http://127.0.0.1:9", **variables)[1] == f"{direct} {direct}\n"
 
 
-def test_a_kit_of_another_account_that_is_not_set_up_is_reported_in_one_line():
-    with tempfile.TemporaryDirectory(dir="/tmp") as place:  # which every user can reach
-        Path(place).chmod(0o755)
-        checkout = Checkout(Path(place))
+def test_another_accounts_kit_without_set_up_is_reported_in_one_line():
+    with tempfile.TemporaryDirectory(dir="/tmp") as home:  # which every user can reach
+        Path(home).chmod(0o755)
+        checkout = Checkout(Path(home))
         checkout.folder.chmod(0o555)
-        done = subprocess.run(
+        completed = subprocess.run(
             [checkout.folder / "lab", "doctor"],
-            env={"PATH": str(checkout.path), "HOME": place},
+            env={"PATH": str(checkout.path), "HOME": home},
             user=65534 if os.geteuid() == 0 else None,
             capture_output=True,
             text=True,
             timeout=60,
         )
         checkout.folder.chmod(0o755)
-    assert_one_line((done.returncode, done.stdout, done.stderr), "its owner can run ./lab setup")
+    result = (completed.returncode, completed.stdout, completed.stderr)
+    assert_one_line(result, "its owner can run ./lab setup")
 
 
 def test_a_python_that_this_account_may_not_run_is_reported_in_one_line(checkout):
-    """As one below root's home, of a kit that root has set up."""
+    """For example, one below root's home, in a kit that root has set up."""
     checkout.run("setup")
     (checkout.folder / ".venv/bin/python").unlink()
     (checkout.folder / ".venv/bin/python").symlink_to("/nowhere/bin/python3.11")
     assert_one_line(checkout.run("doctor"), "Python, /nowhere/bin/python3.11, is gone, or you may not run it")
 
 
-def test_a_step_that_gets_no_packages_names_what_says_where_they_are(checkout):
-    checkout.have("fails-packages")
+def test_a_failed_download_names_the_settings_of_package_sources(checkout):
+    checkout.touch("fails-packages")
     settings = checkout.folder / "settings/uv/uv.toml"
     settings.parent.mkdir(parents=True)
     settings.touch()
@@ -385,12 +385,12 @@ def test_a_step_that_gets_no_packages_names_what_says_where_they_are(checkout):
         ("horovod", "Horovod, compiled for this TensorFlow", "setup.log"),
     ],
 )
-def test_a_failed_step_shows_why_and_the_next_call_resumes(checkout, what, step, log):
-    checkout.have(f"fails-{what}")
+def test_a_failed_step_shows_its_error_and_the_next_call_resumes(checkout, what, step, log):
+    checkout.touch(f"fails-{what}")
     code, _, err = checkout.run("start")
     assert code == 2
-    assert f"no {what} to be had" in err
-    assert f'set-up stopped at "{step}". The whole story is in .lab/{log}; ./lab setup resumes.\n' in err
+    assert f"no {what} available" in err
+    assert f'set-up stopped at "{step}". The full log is .lab/{log}; ./lab setup resumes.\n' in err
     (checkout.folder / f"fails-{what}").unlink()
     assert checkout.run("start")[1].endswith("labkit start\n")
 
@@ -403,17 +403,17 @@ def test_set_up_runs_where_the_folder_cannot_be_locked(checkout, flock):
     assert out.endswith("labkit doctor\n")
 
 
-def test_executable_bits_that_an_archive_lost_are_set_again(checkout):
+def test_executable_bits_lost_in_an_archive_are_restored(checkout):
     for name in ("lab", "labkit/mpi/mpirun.sh"):
         (checkout.folder / name).chmod(0o644)
-    done = subprocess.run(["bash", checkout.folder / "lab", "setup"], env={"PATH": str(checkout.path)}, timeout=60)
-    assert done.returncode == 0
+    command = ["bash", checkout.folder / "lab", "setup"]
+    assert subprocess.run(command, env={"PATH": str(checkout.path)}, timeout=60).returncode == 0
     assert os.access(checkout.folder / "lab", os.X_OK)
     assert os.access(checkout.folder / ".venv/bin/mpirun", os.X_OK)
 
 
-def test_a_failed_step_ends_what_runs_at_the_same_time(checkout):
-    checkout.have("fails-horovod")
+def test_a_failed_step_ends_concurrent_steps(checkout):
+    checkout.touch("fails-horovod")
     (checkout.folder / "env/bytecode.py").write_text(HANGS)
     assert checkout.run("start")[0] == 2
     hanging = checkout.read("hanging").strip()
@@ -421,15 +421,15 @@ def test_a_failed_step_ends_what_runs_at_the_same_time(checkout):
 
 
 @pytest.mark.parametrize("what", ["packages", "horovod"])
-def test_ctrl_c_ends_all_that_was_started_and_the_next_call_resumes(checkout, what):
-    checkout.have(f"hangs-{what}")
+def test_ctrl_c_ends_all_processes_and_the_next_call_resumes(checkout, what):
+    checkout.touch(f"hangs-{what}")
     assert "lab: interrupted. ./lab setup resumes." in checkout.interrupt("start")
     (checkout.folder / f"hangs-{what}").unlink()
     assert checkout.run("start")[1].endswith("labkit start\n")
 
 
 def test_a_second_set_up_waits_for_the_first_one(checkout):
-    checkout.have("hangs-packages")
+    checkout.touch("hangs-packages")
     first = checkout.start("setup")
     assert processes.wait_until(lambda: checkout.read("hanging").strip(), 60)
     second = checkout.start("doctor")
@@ -449,7 +449,7 @@ def test_a_second_set_up_waits_for_the_first_one(checkout):
         (None, "your package manager, for: g++ make"),
     ],
 )
-def test_missing_compilers_are_named_with_the_command_before_anything_else(checkout, manager, command):
+def test_missing_compilers_are_reported_first_with_the_install_command(checkout, manager, command):
     for tool in ("g++", "make"):
         (checkout.path / tool).unlink()
     if manager:
@@ -458,7 +458,7 @@ def test_missing_compilers_are_named_with_the_command_before_anything_else(check
     assert (checkout.made(), checkout.read("apt-calls")) == ([], "")
 
 
-def test_root_on_debian_gets_what_is_missing_and_what_labs_can_use(checkout):
+def test_root_on_debian_gets_missing_and_optional_system_packages(checkout):
     (checkout.path / "g++").unlink()
     checkout.program("apt-get", APT)
     checkout.user("0")
@@ -467,8 +467,8 @@ def test_root_on_debian_gets_what_is_missing_and_what_labs_can_use(checkout):
     assert "System packages (g++)" in out
     installed = re.findall(r"install --no-install-recommends -y (.*)", checkout.read("apt-calls"))
     assert installed[0] == "g++"
-    assert set(installed[1:]) <= {"numactl", "iproute2", "slurm-wlm munge"}, "one that is not available stopped others"
-    assert ("System packages that labs can use" in out) == bool(installed[1:])
+    assert set(installed[1:]) <= {"numactl", "iproute2", "slurm-wlm munge"}, "an unavailable package stopped others"
+    assert ("Optional system packages" in out) == bool(installed[1:])
 
 
 def test_nothing_is_installed_without_root(checkout):
@@ -480,34 +480,34 @@ def test_nothing_is_installed_without_root(checkout):
 @pytest.mark.parametrize(
     ("cpu", "wheels"), [("x86_64", "x86_64-manylinux_2_28"), ("aarch64", "aarch64-manylinux_2_35")]
 )
-def test_packages_are_those_for_the_kind_of_cpu(cpu, wheels, checkout):
+def test_packages_match_the_cpu(cpu, wheels, checkout):
     checkout.program("uname", f"#!/bin/sh\n[ $1 = -m ] && echo {cpu} || echo Linux {cpu}\n")
     checkout.run("start")
     assert f"sync --locked --python-platform {wheels} --no-install-package horovod" in checkout.read("uv-calls")
 
 
 @pytest.mark.parametrize(
-    ("program", "says", "told"),
+    ("program", "output", "message"),
     [
-        ("uname", "Darwin arm64", "this is Darwin arm64, and the labs need Linux on x86-64 or Arm64"),
-        ("uname", "Linux riscv64", "this is Linux riscv64, and"),
-        ("df", "x\n/dev/sda 9 9 1048576 9% /", "1 GB are free here and set-up needs"),
+        ("uname", "Darwin arm64", "this is Darwin arm64, but the labs need Linux on x86-64 or Arm64"),
+        ("uname", "Linux riscv64", "this is Linux riscv64, but"),
+        ("df", "x\n/dev/sda 9 9 1048576 9% /", "only 1 GB free, set-up needs"),
     ],
 )
-def test_a_machine_that_cannot_serve_is_reported_in_one_line(checkout, program, says, told):
-    checkout.program(program, f"#!/bin/sh\ncat <<'END'\n{says}\nEND\n")
-    assert_one_line(checkout.run("start"), told)
+def test_an_unsuitable_machine_is_reported_in_one_line(checkout, program, output, message):
+    checkout.program(program, f"#!/bin/sh\ncat <<'END'\n{output}\nEND\n")
+    assert_one_line(checkout.run("start"), message)
 
 
 @pytest.mark.parametrize("name", ["a:b", "course=1", "a\nb"])
-def test_a_path_that_programs_take_apart_is_refused_before_any_work(checkout, tmp_path, name):
+def test_a_path_that_programs_would_split_is_refused_before_any_work(checkout, tmp_path, name):
     checkout.folder = checkout.folder.rename(tmp_path / name)
-    assert_one_line(checkout.run("start"), "has a colon, an equals sign or a line break")
+    assert_one_line(checkout.run("start"), "contains a colon, an equals sign or a line break")
     assert checkout.read("uv-calls") == ""
 
 
 def install_extra(checkout: Checkout, name: str) -> subprocess.CompletedProcess:
-    """Do as `./lab setup --torch` or `--openmp` does once all else is set up."""
+    """Run the last part of `./lab setup --torch` or `--openmp`."""
     assert checkout.run("setup")[0] == 0
     return subprocess.run(
         [checkout.folder / ".venv/bin/python", "-c", f"from labkit.cli import setup; setup.install_{name}()"],
@@ -519,55 +519,55 @@ def install_extra(checkout: Checkout, name: str) -> subprocess.CompletedProcess:
     )
 
 
-@pytest.mark.parametrize("index_alone", [False, True])
-def test_pytorch_comes_from_where_pip_would_look_or_from_its_own_index(checkout, index_alone):
-    checkout.have(*["fails-torch-without-index"] * index_alone)
-    done = install_extra(checkout, "torch")
-    assert (done.returncode, done.stderr) == (0, "")
+@pytest.mark.parametrize("only_its_index", [False, True])
+def test_pytorch_comes_from_pips_sources_or_its_own_index(checkout, only_its_index):
+    checkout.touch(*["fails-torch-without-index"] * only_its_index)
+    completed = install_extra(checkout, "torch")
+    assert (completed.returncode, completed.stderr) == (0, "")
     installs = [call for call in checkout.read("uv-calls").splitlines() if "--target" in call]
     assert all("--find-links /wheels" in call for call in installs)
-    assert ["https://download.pytorch.org/whl/cpu" in call for call in installs] == [False, True][: 1 + index_alone]
+    assert ["https://download.pytorch.org/whl/cpu" in call for call in installs] == [False, True][: 1 + only_its_index]
     packages = checkout.folder / "env/torch/packages"
     assert (packages / "requirements.txt").read_text() == checkout.read("env/torch/requirements.txt")
     assert (packages / "torch").is_dir()
     assert not (packages.parent / ".packages.part").exists()
 
 
-def test_without_pytorch_anywhere_what_was_there_stays(checkout):
+def test_if_pytorch_is_unavailable_an_old_installation_is_kept(checkout):
     old = checkout.folder / "env/torch/packages/old"
     old.mkdir(parents=True)
-    checkout.have("fails-torch")
-    done = install_extra(checkout, "torch")
-    assert "UV_FIND_LINKS=FOLDER ./lab setup --torch resumes" in done.stderr
+    checkout.touch("fails-torch")
+    completed = install_extra(checkout, "torch")
+    assert "UV_FIND_LINKS=FOLDER ./lab setup --torch resumes" in completed.stderr
     assert old.exists()
 
 
-def test_the_openmp_build_has_an_environment_of_its_own(checkout):
-    checkout.have("fails-openmp")
-    done = install_extra(checkout, "openmp")
-    assert done.returncode
-    assert "in .lab/setup-openmp.log; ./lab setup --openmp resumes" in done.stderr
-    assert "no openmp to be had" in done.stderr
+def test_the_openmp_build_has_a_separate_environment(checkout):
+    checkout.touch("fails-openmp")
+    completed = install_extra(checkout, "openmp")
+    assert completed.returncode
+    assert "is .lab/setup-openmp.log; ./lab setup --openmp resumes" in completed.stderr
+    assert "no openmp available" in completed.stderr
     (checkout.folder / "fails-openmp").unlink()
-    done = install_extra(checkout, "openmp")
-    assert (done.returncode, done.stderr) == (0, "")
+    completed = install_extra(checkout, "openmp")
+    assert (completed.returncode, completed.stderr) == (0, "")
     assert (checkout.folder / "env/openmp/.venv/bin/python").exists()
     assert "bytecode" in checkout.read(".lab/setup-openmp.log")
     assert " --python /usr/bin/python3.11" in checkout.read("uv-calls").splitlines()[-1]
 
 
-def test_the_openmp_build_is_left_out_where_there_is_no_python_for_it(checkout):
-    checkout.have("no-python3.11")
-    done = install_extra(checkout, "openmp")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert re.fullmatch("TensorFlow of 2023 is left out: it needs Python 3.11, .*\n", done.stdout)
+def test_the_openmp_build_is_skipped_without_its_python(checkout):
+    checkout.touch("no-python3.11")
+    completed = install_extra(checkout, "openmp")
+    assert (completed.returncode, completed.stderr) == (0, "")
+    assert re.fullmatch("Skipping the 2023 TensorFlow: it needs Python 3.11, .*\n", completed.stdout)
     assert "openmp" not in checkout.made()
 
 
-def test_the_openmp_build_is_left_out_on_arm(checkout):
+def test_the_openmp_build_is_skipped_on_arm(checkout):
     with (checkout.folder / "sitecustomize.py").open("a") as file:
         file.write("import platform\nplatform.machine = lambda: 'aarch64'\n")
-    done = install_extra(checkout, "openmp")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == "TensorFlow of 2023 is left out: it has no package for Arm.\n"
+    completed = install_extra(checkout, "openmp")
+    assert (completed.returncode, completed.stderr) == (0, "")
+    assert completed.stdout == "Skipping the 2023 TensorFlow: it has no package for Arm.\n"
     assert "openmp" not in checkout.made()

@@ -1,7 +1,7 @@
-"""Every command, with arguments, variables and files that nobody would expect: one line, exit code 2, and no traceback.
+"""Fuzz every command with odd arguments, variables and files: one line, exit code 2, and no traceback.
 
-Commands run in this process. Where one would really begin, by starting a process or changing the kit's own files, an
-audit hook ends it: it has read all that it was given by then.
+Commands run in this process. When one would start its real work (a process, or changes to the kit's own files), an
+audit hook stops it: by then it has read all its input.
 """
 
 import contextlib
@@ -64,49 +64,53 @@ DEVICES = ("/dev/full", "/dev/null", "/dev/zero", "/proc/self/mem", "/dev/stdin"
 NASTY = st.sampled_from([*WORDS, *FILES, *DEVICES])
 VARIABLES = ("LAB_FOLDER", "LAB_DATA", "LAB_ROOM", "HOME", "XDG_STATE_HOME", "COLUMNS", "TERM", "SHELL")
 CHANGES = {"os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.symlink", "os.link", "os.truncate", "sqlite3.connect"}
-BEGINS = {"subprocess.Popen", "os.fork", "os.exec", "os.posix_spawn", "os.system", "os.kill", "os.killpg"}
+PROCESSES = {"subprocess.Popen", "os.fork", "os.exec", "os.posix_spawn", "os.system", "os.kill", "os.killpg"}
 
 
-class Begun(BaseException):
-    """The command has begun what it is for."""
+class WorkStarted(BaseException):
+    """The command has started its real work."""
 
 
-class Watch:
-    """What ends a command that begins, and refuses it the network."""
+class Guard:
+    """An audit hook that stops a command when it starts its work, and denies it the network."""
 
-    place: Path | None = None  # where the command runs, while it runs
+    folder: Path | None = None  # where the command runs, while it runs
 
     def __call__(self, event: str, arguments: tuple) -> None:
-        if not self.place:
+        if not self.folder:
             return
-        if event in BEGINS:
-            raise Begun(event)
+        if event in PROCESSES:
+            raise WorkStarted(event)
         if event in ("socket.connect", "socket.bind"):
             raise OSError("no network here")
         if event == "socket.getaddrinfo":
             str(arguments[0]).encode("idna")
             raise socket.gaierror("no network here")
         if event in CHANGES or (event == "open" and arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)):
-            self._changes(arguments[0])
+            self._check_change(arguments[0])
 
-    def _changes(self, what: object) -> None:
-        if not isinstance(what, str | bytes | Path) or not os.fsdecode(what) or "__pycache__" in os.fsdecode(what):
+    def _check_change(self, target: object) -> None:
+        if (
+            not isinstance(target, str | bytes | Path)
+            or not os.fsdecode(target)
+            or "__pycache__" in os.fsdecode(target)
+        ):
             return
-        path, place = Path(os.path.realpath(os.fsdecode(what))), self.place
-        if path.is_relative_to(paths.ROOT) or path.parent == Path("/"):  # which was named
-            raise Begun(f"changes {path}")
-        self.place = None  # so that the failure can be told
-        assert path.is_relative_to(place) or path.parts[1] in ("dev", "proc"), f"it changes {path}"
-        self.place = place
+        path, folder = Path(os.path.realpath(os.fsdecode(target))), self.folder
+        if path.is_relative_to(paths.ROOT) or path.parent == Path("/"):  # named in an argument
+            raise WorkStarted(f"changes {path}")
+        self.folder = None  # so that the failure can be reported
+        assert path.is_relative_to(folder) or path.parts[1] in ("dev", "proc"), f"it changes {path}"
+        self.folder = folder
 
 
-WATCH = Watch()
-sys.addaudithook(WATCH)
+GUARD = Guard()
+sys.addaudithook(GUARD)
 
 
 @contextlib.contextmanager
-def kept() -> Iterator[None]:
-    """Put back what commands change of this process."""
+def process_state() -> Iterator[None]:
+    """Restore the state of this process that commands change."""
     environ, folder, temporary = dict(os.environ), Path.cwd(), tempfile.tempdir
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)}
     try:
@@ -120,55 +124,55 @@ def kept() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def lay_out(place: Path) -> None:
-    place.mkdir()
-    (place / "folder").mkdir()
-    (place / "file").write_text("text\n")
-    (place / "empty").touch()
-    (place / "nested").write_text("[" * 200_000)
-    (place / "loop").symlink_to("loop")
-    os.mkfifo(place / "pipe")
+def create_files(folder: Path) -> None:
+    folder.mkdir()
+    (folder / "folder").mkdir()
+    (folder / "file").write_text("text\n")
+    (folder / "empty").touch()
+    (folder / "nested").write_text("[" * 200_000)
+    (folder / "loop").symlink_to("loop")
+    os.mkfifo(folder / "pipe")
 
 
-def run(arguments: list[str], variables: dict[str, str], place: Path) -> None:
-    """Run a command line as `./lab` does, and see that it ends as it should."""
+def run(arguments: list[str], variables: dict[str, str], home: Path) -> None:
+    """Run a command line as `./lab` does, and check its output and exit code."""
     out, err = io.StringIO(), io.StringIO()
     code: object = 0
-    with kept(), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        os.chdir(place / "here")
-        tempfile.tempdir = str(place)
-        os.environ.update({"HOME": str(place)} | variables)
+    with process_state(), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        os.chdir(home / "current")
+        tempfile.tempdir = str(home)
+        os.environ.update({"HOME": str(home)} | variables)
         sys.argv = ["lab", *arguments]
         files._warned.clear()
-        WATCH.place = place
+        GUARD.folder = home
         try:
             cli.main()
-        except SystemExit as left:
-            code = left.code or 0
-        except Begun:
+        except SystemExit as exit_error:
+            code = exit_error.code or 0
+        except WorkStarted:
             pass
         finally:
-            WATCH.place = None
-    told = err.getvalue()
-    assert code in (0, 1, 2, 130), told
-    assert told.count("\n") <= MAX_LINES, told
-    assert "Traceback" not in told
-    assert all(line.isprintable() for line in told.splitlines()), told
-    assert code != 2 or "lab: " in told
+            GUARD.folder = None
+    errors = err.getvalue()
+    assert code in (0, 1, 2, 130), errors
+    assert errors.count("\n") <= MAX_LINES, errors
+    assert "Traceback" not in errors
+    assert all(line.isprintable() for line in errors.splitlines()), errors
+    assert code != 2 or "lab: " in errors
 
 
-def commands(group=None, above: tuple[str, ...] = ()):
+def commands(group=None, prefix: tuple[str, ...] = ()):
     for name, command in (group or typer.main.get_command(cli.application())).commands.items():
         if hasattr(command, "commands"):
-            yield from commands(command, (*above, name))
+            yield from commands(command, (*prefix, name))
         else:
-            yield pytest.param(command, (*above, name), id=" ".join((*above, name)))
+            yield pytest.param(command, (*prefix, name), id=" ".join((*prefix, name)))
 
 
 def options_of(command) -> list[list[str]]:
-    """Return all that a command's options are called; those of `lab bench` are argparse's."""
-    named = [parameter.opts for parameter in command.params if parameter.param_type_name == "option"]
-    return named + ([[name] for name in flags.parser()._option_string_actions] if command.name == "bench" else [])
+    """Return all names of a command's options; `lab bench` has argparse options."""
+    names = [parameter.opts for parameter in command.params if parameter.param_type_name == "option"]
+    return names + ([[name] for name in flags.parser()._option_string_actions] if command.name == "bench" else [])
 
 
 @st.composite
@@ -184,7 +188,7 @@ def command_lines(draw, command) -> list[str]:
     return draw(st.permutations(words))
 
 
-def hold(command, name: tuple[str, ...]) -> None:
+def fuzz(command, name: tuple[str, ...]) -> None:
     @settings(
         max_examples=40,
         derandomize=True,
@@ -193,16 +197,16 @@ def hold(command, name: tuple[str, ...]) -> None:
         suppress_health_check=list(HealthCheck),
     )
     @given(command_lines(command), st.dictionaries(st.sampled_from(VARIABLES), NASTY, max_size=2))
-    def holds(words: list[str], variables: dict[str, str]) -> None:
-        with tempfile.TemporaryDirectory() as place:
-            lay_out(Path(place) / "here")  # so that ".." is a place of the test's too
-            run([*name, *words], variables, Path(os.path.realpath(place)))
+    def run_examples(words: list[str], variables: dict[str, str]) -> None:
+        with tempfile.TemporaryDirectory() as home:
+            create_files(Path(home) / "current")  # so that ".." also belongs to the test
+            run([*name, *words], variables, Path(os.path.realpath(home)))
 
-    holds()
+    run_examples()
 
 
-# What takes long and reads nothing of what was given, by the first word of the commands that come to it.
-CUT_SHORT = {
+# Slow functions that read none of the input, by the command's first word.
+SLOW = {
     "bench": "labkit.bench.__main__.measure",
     "build": "labkit_author.lint.lint",
     "doctor": "labkit.doctor.checks.examine",
@@ -216,17 +220,17 @@ CUT_SHORT = {
 
 
 @pytest.fixture
-def cut_short(monkeypatch, name):
-    """Have this command begun where it comes to what takes long."""
+def stop_before_slow_work(monkeypatch, name):
+    """Stop the command at its slow function."""
     monkeypatch.setattr(sys, "argv", sys.argv)
 
-    def begun(*_, **__):
-        raise Begun
+    def start_work(*_, **__):
+        raise WorkStarted
 
-    if name[0] in CUT_SHORT:
-        monkeypatch.setattr(CUT_SHORT[name[0]], begun)
+    if name[0] in SLOW:
+        monkeypatch.setattr(SLOW[name[0]], start_work)
 
 
 @pytest.mark.parametrize(("command", "name"), list(commands()))
-def test_a_command_refuses_what_makes_no_sense(command, name, cut_short):
-    hold(command, name)
+def test_commands_refuse_invalid_input(command, name, stop_before_slow_work):
+    fuzz(command, name)

@@ -1,4 +1,4 @@
-"""Whatever is in a file that a command reads: it is read, or refused in one line."""
+"""Fuzz the files that commands read: any content is read, or refused in one line."""
 
 import contextlib
 import copy
@@ -55,32 +55,32 @@ VALUES = st.recursive(
 DEEP = b"[" * 200_000
 
 
-def places(value: Any, way: tuple = ()) -> list[tuple]:
-    """Return the way to each part of a JSON value."""
-    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return [way, *(place for key, part in inner for place in places(part, (*way, key)))]
+def key_paths(value: Any, path: tuple = ()) -> list[tuple]:
+    """Return the path to each part of a JSON value."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path, *(below for key, part in items for below in key_paths(part, (*path, key)))]
 
 
-def contents(whole: Any) -> st.SearchStrategy[bytes]:
-    """Return what a file may have in place of `whole`: a part of it changed, or bytes of it, or none of it."""
-    text = json.dumps(whole).encode()
+def contents(original: Any) -> st.SearchStrategy[bytes]:
+    """Return variants of a file's content: with one part changed, truncated, or random bytes."""
+    text = json.dumps(original).encode()
 
-    def changed(place: tuple, value: Any) -> bytes:
-        if not place:
+    def change(path: tuple, value: Any) -> bytes:
+        if not path:
             return json.dumps(value).encode()
-        made = copy.deepcopy(whole)
-        part = made
-        for key in place[:-1]:
+        variant = copy.deepcopy(original)
+        part = variant
+        for key in path[:-1]:
             part = part[key]
-        part[place[-1]] = value
-        return json.dumps(made).encode()
+        part[path[-1]] = value
+        return json.dumps(variant).encode()
 
-    odd = st.builds(changed, st.sampled_from(places(whole)), VALUES)
-    cut = st.integers(0, len(text)).map(lambda end: text[:end])
-    return odd | cut | st.binary(max_size=20) | st.just(DEEP)
+    changed = st.builds(change, st.sampled_from(key_paths(original)), VALUES)
+    truncated = st.integers(0, len(text)).map(lambda end: text[:end])
+    return changed | truncated | st.binary(max_size=20) | st.just(DEEP)
 
 
-def holds(examples: int = 40):
+def fuzz(examples: int = 40):
     return settings(
         max_examples=examples, derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck)
     )
@@ -101,7 +101,7 @@ DOCTOR = {"ok": True, "labs": [{"lab": "07 Horovod", "status": "fail", "because"
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """Run in a folder that is empty, without what was warned of before."""
+    """Run in an empty folder, with no earlier warnings remembered."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(files, "_warned", set())
     (tmp_path / "work").mkdir()
@@ -109,10 +109,10 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_results(folder, capsys):
-    file, whole = folder / "work" / "results-02.json", folder / "work" / "eve-results-07.json"
-    whole.write_text(json.dumps(RESULTS))
+    file, intact = folder / "work" / "results-02.json", folder / "work" / "eve-results-07.json"
+    intact.write_text(json.dumps(RESULTS))
 
-    @holds()
+    @fuzz()
     @given(contents(RESULTS))
     def reading(content: bytes) -> None:
         file.write_bytes(content)
@@ -135,7 +135,7 @@ def test_results(folder, capsys):
 def test_the_doctors_verdicts(folder, capsys):
     (folder / "eve.json").write_text(json.dumps(DOCTOR))
 
-    @holds()
+    @fuzz()
     @given(contents(DOCTOR))
     def reading(content: bytes) -> None:
         (folder / "ada.json").write_bytes(content)
@@ -152,13 +152,13 @@ def test_the_record_of_copies_and_the_copies(folder):
     path = working_copies.copy_path(lab, folder)
     fresh = working_copies.fresh(lab)
 
-    @holds(30)
+    @fuzz(30)
     @given(contents({path.name: "0" * 64}), contents(json.loads(fresh)))
     def reading(record: bytes, notebook: bytes) -> None:
         (folder / working_copies.RECORD).write_bytes(record)
         path.write_bytes(notebook)
-        kept = working_copies.reset(lab, folder, fresh)
-        assert kept is None or kept.read_bytes() == notebook  # nothing that was there is lost
+        backup = working_copies.reset(lab, folder, fresh)
+        assert backup is None or backup.read_bytes() == notebook  # nothing is lost
         assert path.read_text() == fresh
 
     reading()
@@ -167,19 +167,22 @@ def test_the_record_of_copies_and_the_copies(folder):
 def test_the_limits_of_a_machine(folder):
     about = measure.conditions(this_machine())
     streams = {"copy": 1.0, "triad": 2.0}
-    whole = {"about": about, "figures": {**dict.fromkeys(measure.INSTRUCTIONS, 1.0), "streams": streams, "when": "now"}}
+    original = {
+        "about": about,
+        "figures": {**dict.fromkeys(measure.INSTRUCTIONS, 1.0), "streams": streams, "when": "now"},
+    }
 
-    @holds()
-    @given(contents(whole))
+    @fuzz()
+    @given(contents(original))
     def reading(content: bytes) -> None:
-        (folder / "kept").write_bytes(content)
-        measure._read(folder / "kept", about)
+        (folder / "stored").write_bytes(content)
+        measure._read(folder / "stored", about)
 
     reading()
 
 
 def test_the_log_of_a_run(folder):
-    @holds()
+    @fuzz()
     @given(contents({"step": 1, "loss": 2.0}))
     def reading(line: bytes) -> None:
         (folder / log.FILE_NAME).write_bytes(line + b'\n{"step": 1}\n')
@@ -195,10 +198,10 @@ KNOB = '[threads]\ntype = "integer"\nlow = 1\nhigh = 4\nflag = "--threads={value
 def test_a_file_of_knobs(folder):
     host = this_machine()
 
-    @holds()
+    @fuzz()
     @given(
         st.builds(
-            lambda at, text: KNOB[:at] + text + KNOB[at:],
+            lambda position, text: KNOB[:position] + text + KNOB[position:],
             st.integers(0, len(KNOB)),
             st.sampled_from(['"', "[", "]\n", "=", "\0", "é", "-", "9" * 400, "nan", "\ud800"]),
         )
@@ -211,11 +214,11 @@ def test_a_file_of_knobs(folder):
             space.read(folder / "knobs.toml", host)
 
     reading()
-    for odd in (b"\xff", b"a = " + DEEP):
-        (folder / "knobs.toml").write_bytes(odd)
+    for content in (b"\xff", b"a = " + DEEP):
+        (folder / "knobs.toml").write_bytes(content)
         with pytest.raises(LabError):
             space.read(folder / "knobs.toml", host)
     os.mkfifo(folder / "pipe")
-    for place in (folder / "pipe", Path("/dev/zero"), folder):
-        with pytest.raises(LabError, match="Name the file of knobs"):
-            space.read(place, host)
+    for path in (folder / "pipe", Path("/dev/zero"), folder):
+        with pytest.raises(LabError, match="Name a TOML file with --knobs"):
+            space.read(path, host)

@@ -1,4 +1,4 @@
-"""The kernel that `lab kernel` registers, started as other people's servers start it."""
+"""The kernel that `lab kernel` registers, started the way other servers do."""
 
 import functools
 import json
@@ -16,14 +16,14 @@ from labkit.exercises import catalogue
 from labkit.system import account_access, kernels, paths
 
 BIN = str(Path(sys.prefix, "bin"))
-# What a server passes on: nothing of the kit's, and much of other programs.
+# Variables that a server passes on: none of the kit's, and many of other programs.
 FOREIGN = {
     "PATH": "/usr/local/bin:/usr/bin:/bin",
     "LC_ALL": "C",
     **dict.fromkeys(("PYTHONHOME", "PYTHONPATH", "CONDA_PREFIX", "VIRTUAL_ENV", "MATPLOTLIBRC"), "/gone"),
     **{"PYTHONWARNINGS": "error", "KERAS_BACKEND": "jax", "OMP_NUM_THREADS": "1", "PMI_FD": "9", "MPLBACKEND": "pdf"},
 }
-SEEN = {  # in a cell there
+EXPECTED = {  # values of expressions in a cell
     "sys.prefix": sys.prefix,
     "os.environ['VIRTUAL_ENV']": sys.prefix,
     "shutil.which('python')": f"{BIN}/python",
@@ -38,32 +38,32 @@ SEEN = {  # in a cell there
 def lab(monkeypatch, *arguments: str) -> int:
     """Run a command line as `./lab` does; return its exit code."""
     monkeypatch.setattr("sys.argv", ["lab", *arguments])
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as exit_info:
         cli.main()
-    return left.value.code or 0
+    return exit_info.value.code or 0
 
 
 @pytest.fixture
 def data(monkeypatch, tmp_path) -> Path:
-    """Return this user's data folder of Jupyter, a new one."""
+    """Return a new Jupyter data folder for this user."""
     monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "data"))
     return tmp_path / "data"
 
 
 @pytest.fixture
 def unchecked(monkeypatch) -> None:
-    """Don't start what was registered."""
+    """Don't start the registered kernel."""
     monkeypatch.setattr(probes, "try_python", lambda *args: probes.ProbeResult(sys.prefix))
 
 
-def test_the_kernel_of_other_servers_is_that_of_lab_start(data):
-    """Both of its names there, with the same display name as in the copies."""
-    starts = set()
+def test_other_servers_run_the_same_kernel_as_lab_start(data):
+    """The kernel has two names under `lab start`, and the display name of the copies."""
+    commands = set()
     for folder in (kernels.register(None), *kernels.SPECS.iterdir()):
         argv = KernelSpec.from_resource_dir(str(folder)).argv
         argv = [argument.replace("{resource_dir}", str(folder)) for argument in argv[1:]]
-        starts.add((*(os.path.normpath(argument) for argument in argv),))
-    assert len(starts) == 1, starts
+        commands.add((*(os.path.normpath(argument) for argument in argv),))
+    assert len(commands) == 1, commands
     spec = json.loads((data / "kernels" / kernels.KERNEL["name"] / "kernel.json").read_text())
     assert spec["argv"][0] == sys.executable
     assert not any("resource_dir" in argument for argument in spec["argv"])
@@ -71,7 +71,7 @@ def test_the_kernel_of_other_servers_is_that_of_lab_start(data):
 
 
 @pytest.mark.slow
-def test_a_registered_kernel_runs_a_lab_from_a_foreign_environment_and_folder(data, tmp_path, monkeypatch, capfd):
+def test_a_registered_kernel_runs_a_lab_in_any_environment_and_folder(data, tmp_path, monkeypatch, capfd):
     assert lab(monkeypatch, "kernel", "--folder", str(tmp_path / "mine")) == 0
     assert "The kernel CPU labs works" in capfd.readouterr().out
     copy = json.loads((tmp_path / "mine" / catalogue.find("00").notebook.name).read_text())
@@ -85,34 +85,35 @@ def test_a_registered_kernel_runs_a_lab_from_a_foreign_environment_and_folder(da
     try:
         client.wait_for_ready(timeout=120)
 
-        def run(code: str, **questions: str) -> dict:
+        def run(code: str, **expressions: str) -> dict:
             hook = lambda message: printed.append(message["content"].get("text", ""))  # noqa: E731
-            return client.execute_interactive(code, timeout=120, user_expressions=questions, output_hook=hook)[
+            return client.execute_interactive(code, timeout=120, user_expressions=expressions, output_hook=hook)[
                 "content"
             ]
 
-        opening = [cell for cell in copy["cells"] if cell["cell_type"] == "code"][:2]
-        for cell in opening:
+        first_cells = [cell for cell in copy["cells"] if cell["cell_type"] == "code"][:2]
+        for cell in first_cells:
             assert run("".join(cell["source"]))["status"] == "ok", printed
         assert "KERAS_BACKEND OMP_NUM_THREADS" in "".join(printed)
         client.execute(
             "import os\nif not (pid := os.fork()):\n    print('a forked process', flush=True)\n    os._exit(0)"
         )
-        # It may arrive after the cell has ended, where `execute_interactive` passes over it.
+        # The output may arrive after the cell has ended, when `execute_interactive` no longer reads it.
         while "a forked process" not in client.get_iopub_msg(timeout=120)["content"].get("text", ""):
             pass
-        answers = run("import shutil, subprocess, sys; os.waitpid(pid, 0)", **dict(zip("abcdefgh", SEEN, strict=True)))
-        found = [answers["user_expressions"][letter] for letter in "abcdefgh"]
+        expressions = dict(zip("abcdefgh", EXPECTED, strict=True))
+        reply = run("import shutil, subprocess, sys; os.waitpid(pid, 0)", **expressions)
+        values = [reply["user_expressions"][letter] for letter in "abcdefgh"]
     finally:
         client.stop_channels()
         manager.shutdown_kernel(now=True)
-    assert [answer.get("data", answer).get("text/plain") for answer in found] == [
-        repr(value) for value in SEEN.values()
+    assert [value.get("data", value).get("text/plain") for value in values] == [
+        repr(value) for value in EXPECTED.values()
     ]
     assert (elsewhere / "work").is_dir()
 
 
-def test_for_all_users_of_a_server_it_makes_no_copies_and_says_whom_it_leaves_out(
+def test_a_kernel_for_all_users_makes_no_copies_and_warns_about_unreachable_folders(
     data, tmp_path, monkeypatch, capsys, unchecked, request
 ):
     monkeypatch.setattr(account_access, "problem", lambda: "Python is below /root")
@@ -126,15 +127,15 @@ def test_for_all_users_of_a_server_it_makes_no_copies_and_says_whom_it_leaves_ou
     assert "Other accounts can't use it: Python is below /root." in capsys.readouterr().out
 
 
-def test_a_kernel_that_does_not_start_is_one_line_and_exit_code_2(data, monkeypatch, capsys):
+def test_a_kernel_that_does_not_start_is_reported_in_one_line(data, monkeypatch, capsys):
     monkeypatch.setattr(probes, "try_python", lambda *args: probes.ProbeResult(error="failed\nImportError: no zmq"))
     assert lab(monkeypatch, "kernel") == 2
     error = capsys.readouterr().err
-    assert "does not start: failed ImportError: no zmq. See ./lab doctor" in error
+    assert "does not start: failed ImportError: no zmq. Run ./lab doctor" in error
     assert error.count("\n") == 1
 
 
-def test_registering_again_replaces_what_was_registered_by_a_kit_that_has_moved(data, tmp_path, monkeypatch, unchecked):
+def test_registering_again_replaces_an_outdated_kernel(data, tmp_path, monkeypatch, unchecked):
     old = data / "kernels" / kernels.KERNEL["name"]
     old.mkdir(parents=True)
     (old / "kernel.json").write_text('{"argv": ["/gone/python"]}')

@@ -1,4 +1,4 @@
-"""GitHub's workflows run pinned actions with the rights they need, and end in time."""
+"""GitHub workflows use pinned actions, minimal permissions and time limits."""
 
 import re
 
@@ -13,7 +13,7 @@ PUBLISH = {"pages.yml": {"pages": "write", "id-token": "write"}, "release.yml": 
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
-def test_workflow_is_pinned_and_has_few_rights(path):
+def test_workflow_is_pinned_with_minimal_permissions_and_time_limits(path):
     workflow = yaml.safe_load(path.read_text())
     assert workflow["permissions"] == {"contents": "read"}
     for name, job in workflow["jobs"].items():
@@ -21,5 +21,5 @@ def test_workflow_is_pinned_and_has_few_rights(path):
         assert job.get("permissions") == allowed, f"{name}: rights"
         assert "uses" in job or "timeout-minutes" in job, f"{name}: no time limit"
         actions = [job["uses"]] if "uses" in job else [step["uses"] for step in job["steps"] if "uses" in step]
-        for action in actions:  # a tag can move to other code, a commit can't
+        for action in actions:  # a tag can be moved, a commit can't
             assert action.startswith("./") or re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", action), action

@@ -1,4 +1,4 @@
-"""Small sets of TFRecords in ImageNet's layout, for the tests of their readers."""
+"""Small TFRecord sets in ImageNet's layout, for tests of their readers."""
 
 import io
 import threading
@@ -27,12 +27,12 @@ def example(encoded: bytes | None, label: int | None) -> bytes:
 
 
 def write_set(folder, examples, kind="train", files=4):
-    """Write the examples to the files of a set, in turn."""
+    """Write the examples to the files of a set, round-robin."""
     folder.mkdir(exist_ok=True)
     for number in range(files):
         with tf.io.TFRecordWriter(str(folder / f"{kind}-{number:05}-of-{files:05}")) as writer:
-            for one in examples[number::files]:
-                writer.write(one)
+            for record in examples[number::files]:
+                writer.write(record)
     return folder
 
 
@@ -41,8 +41,8 @@ def together(ranks, function):
     results, gathered, barrier = [None] * ranks, [None] * ranks, threading.Barrier(ranks, timeout=20)
 
     def run(rank):
-        def allgather(mine):
-            gathered[rank] = mine
+        def allgather(value):
+            gathered[rank] = value
             barrier.wait()
             return list(gathered)
 

@@ -1,4 +1,4 @@
-"""Measure in this process: `python -m labkit.bench --help`."""
+"""Run the benchmark in this process: `python -m labkit.bench --help`."""
 
 import sys
 from types import ModuleType
@@ -7,37 +7,37 @@ from labkit.bench import flags
 from labkit.bench.config import BenchConfig
 from labkit.system import lease
 from labkit.system.errors import LabError
-from labkit.system.imports import lighten_keras, uncollected
+from labkit.system.imports import gc_paused, lighten_keras
 
 
 def measure(config: BenchConfig) -> None:
-    """Measure: variables are set first, then the framework is imported, which reads them."""
+    """Run the benchmark; environment variables are set before the framework, which reads them, is imported."""
     flags.set_variables(config)
     if config.framework == "pytorch":
         with lease.take():
             _torch_run().measure(config)
         return
     lighten_keras()
-    with lease.take():  # before TensorFlow makes a thread for each core
-        with uncollected():
+    with lease.take():  # before TensorFlow creates a thread per core
+        with gc_paused():
             from labkit.bench import run
         run.measure(config)
 
 
 def _torch_run() -> ModuleType:
-    """Return the module that measures with PyTorch, which has a folder of its own."""
+    """Return the module that measures with PyTorch, which is installed in a separate folder."""
     from labkit.mpi import torch_ranks
 
     if reason := torch_ranks.obstacle():
         raise LabError(reason)
     sys.path.insert(0, str(torch_ranks.packages()))
-    with uncollected():
+    with gc_paused():
         from labkit.bench import torch_run
     return torch_run
 
 
 def main() -> None:
-    """Measure; an error that the user can fix is one line, and exit code 2."""
+    """Run the benchmark; errors that users can fix are one line, with exit code 2."""
     try:
         measure(flags.parse(sys.argv[1:]))
     except LabError as error:

@@ -1,4 +1,4 @@
-"""`BenchConfig`: the configuration of one run of the benchmark; each field is a flag."""
+"""`BenchConfig`: the configuration of a benchmark run; each field is a flag."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,35 +18,35 @@ LEARNING_RATE = 0.01
 
 @dataclass(frozen=True)
 class BenchConfig:
-    """The configuration of a run; each field is a flag of `lab bench`, most of them tf_cnn_benchmarks'.
+    """The configuration of a run; each field is a flag of `lab bench`, most of them from tf_cnn_benchmarks.
 
     Attributes
     ----------
     model : str
-        A network of the registry.
+        A network in the registry.
     batch_size, num_batches, num_warmup_batches, display_every : int
-        Images per step and rank; timed steps; steps before those; steps between printed lines.
+        Images per step and rank; timed steps; warm-up steps; steps between printed lines.
     framework
-        PyTorch has some of the models and flags: see `flags`.
+        TensorFlow or PyTorch, which supports some of the models and flags: see `flags`.
     forward_only : bool
-        Whether it classifies instead of training.
+        Whether to classify instead of training.
     optimizer
-        The rule by which the weights follow the gradients.
+        The optimizer.
     variable_update
-        With "horovod", this is one rank of several; the other two are the same on one device.
+        With "horovod", this is one of several ranks; the other two are the same on one device.
     device, data_format
         The CPU, and the layout of the images.
     use_fp16, fused_batch_norm, fused_shortcuts, xla_compile, torch_compile : bool
         Whether activations are bfloat16, a batch norm is one operation, XLA compiles a shortcut's addition with its
-        ReLU, XLA compiles all of the step, and torch.compile compiles PyTorch's network.
+        ReLU, XLA compiles the whole step, and torch.compile compiles the PyTorch network.
     mkl : bool or None
         Whether oneDNN is on; None leaves it to TensorFlow.
     num_intra_threads, num_inter_threads : int
         TensorFlow's threads; 0 leaves them to TensorFlow.
     kmp_blocktime, kmp_affinity, kmp_settings : str or None
-        OpenMP's variables of these names.
+        The OpenMP variables of the same names.
     json, trace_file : Path or None
-        The files to write: the result, one step's timeline.
+        Files to write: the result, one step's timeline.
     configurations : tuple of str
         Names of `configurations.known` to compare; empty to measure in this process.
     rounds : int
@@ -82,5 +82,5 @@ class BenchConfig:
 
     @property
     def data_name(self) -> Dataset:
-        """The images that the model is for."""
+        """The model's dataset."""
         return MODELS[self.model].dataset

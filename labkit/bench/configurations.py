@@ -1,4 +1,4 @@
-"""Configurations of the benchmark, and their comparison: they run alternately, each in its own processes."""
+"""Benchmark configurations, and their comparison: they run alternately, each in its own processes."""
 
 import json
 import os
@@ -21,9 +21,9 @@ from labkit.system.machine import Machine
 from labkit.system.statistics import Ratio, caption, doubt, ratios
 from labkit.system.tables import plain_table
 
-TIME_LIMIT_S = 1800.0  # the limit of one process
-TAIL_LINES = 4  # the last lines of a failed process that are shown
-# Variables of threads and OpenMP belong to a configuration: those of the caller's environment would change it.
+TIME_LIMIT_S = 1800.0  # per process
+TAIL_LINES = 4  # the lines shown of a failed process
+# Thread and OpenMP variables are part of a configuration, so the caller's are cleared.
 _CLEARED = (
     "LD_PRELOAD",
     "OMP_NUM_THREADS",
@@ -37,17 +37,17 @@ _CLEARED = (
 )
 PYTORCH, COMPILED = "--framework=pytorch", "--torch_compile"
 STOCK, OPENMP = Path(sys.executable), paths.OPENMP_PYTHON
-# Each suffix of a configuration's name, in the order in which they are written, and what it stands for.
+# The suffixes of configuration names, in the order in which they are written, and their meanings.
 SUFFIXES = {
     "compile": "compiled by torch.compile",
-    "threads": "a thread for each core, one operation at a time",
+    "threads": "a thread per core, one operation at a time",
     "bf16": "bfloat16",
     "fused": "shortcuts fused by XLA",
     "xla": "the whole step compiled by XLA",
-    "huge": "pages of 2 MB",
-    "interleave": "memory spread over the NUMA nodes",
+    "huge": "2 MB pages",
+    "interleave": "memory interleaved over NUMA nodes",
 }
-# From default to fast: what --config all compares.
+# The configurations of --config all, from default to fast.
 LADDER = (
     *("eigen", "onednn", "onednn-threads", "onednn-threads-bf16", "onednn-threads-bf16-fused-huge"),
     *("torch", "torch-threads-bf16", "torch-compile-threads-bf16-huge"),
@@ -56,7 +56,7 @@ LADDER = (
 
 @dataclass(frozen=True)
 class Configuration:
-    """One way to run the benchmark.
+    """A configuration of the benchmark.
 
     Attributes
     ----------
@@ -65,11 +65,11 @@ class Configuration:
     python : Path
         The Python of its environment.
     env : mapping of str to object
-        Variables; their values are written as text.
+        Environment variables; values are converted to text.
     flags : tuple of str
         Flags of `python -m labkit.bench`.
     prefix : tuple of str
-        The words before the command.
+        A command to run it under.
     """
 
     description: str
@@ -79,7 +79,7 @@ class Configuration:
     prefix: tuple[str, ...] = ()
 
     def command(self, *flags: object) -> str:
-        """Return the command that runs it, typed at the checkout's root."""
+        """Return the command that runs it from the checkout's root."""
         variables = [f"{name}={_shown(value)}" for name, value in self.env.items()]
         return " ".join(
             [*variables, *self.prefix, _shown(self.python), "-m labkit.bench", *self.flags, *map(str, flags)]
@@ -87,17 +87,17 @@ class Configuration:
 
     @property
     def missing(self) -> str:
-        """A reason why it cannot run here, and what to do; empty when it can."""
+        """The reason why it cannot run on this machine, and the remedy; empty if it can."""
         if not self.python.exists():
             if self.python == OPENMP:
-                return "the TensorFlow of 2023 is not here. With Python 3.11, `./lab setup --openmp` brings it: 1.2 GB"
-            return f"{_shown(self.python)} is not there"
+                return "the 2023 TensorFlow is missing. With Python 3.11, `./lab setup --openmp` installs it: 1.2 GB"
+            return f"{_shown(self.python)} does not exist"
         if PYTORCH in self.flags and (why := torch_ranks.obstacle()):
             return why
         if "LD_PRELOAD" in self.env and platform.machine() != "x86_64":
-            return "Intel's OpenMP has no package for Arm"
+            return "there is no package of Intel's OpenMP for Arm"
         if " " in str(self.env.get("LD_PRELOAD", "")):
-            return "a library can't be preloaded from a path with a blank: move this folder"
+            return "libraries can't be preloaded from a path with a space: move this folder"
         if COMPILED in self.flags and not shutil.which(compiler := os.environ.get("CXX") or preload.COMPILER):
             return f"torch.compile needs a C++ compiler: sudo apt-get install {compiler}"
         if huge_pages.VARIABLES.items() <= self.env.items() and (why := huge_pages.problem()):
@@ -112,9 +112,9 @@ def _shown(value: object) -> str:
 
 
 def known(machine: Machine | None = None) -> dict[str, Configuration]:
-    """Return the kit's configurations by name, with the number of threads that fits this machine.
+    """Return the kit's configurations by name, with thread counts for this machine.
 
-    A name is a base, `eigen`, `onednn`, `torch` or `openmp`, and any of the suffixes that it can have, in the order of
+    A name is a base, `eigen`, `onednn`, `torch` or `openmp`, followed by any suffixes that it supports, in the order of
     `SUFFIXES`, such as `onednn-threads-bf16-huge`.
 
     For PyTorch, `-threads` sets the variables that `python -m torch.backends.xeon.run_cpu --ninstances 1` sets:
@@ -124,28 +124,28 @@ def known(machine: Machine | None = None) -> dict[str, Configuration]:
     """
     cores = (machine or usable_machine()).usable_cores
     onednn = {"TF_ENABLE_ONEDNN_OPTS": 1}
-    # fine: one hardware thread each; compact,1,0: neighbours on neighbouring cores, SMT siblings last.
+    # fine: one hardware thread each; compact,1,0: neighbours on adjacent cores, SMT siblings last.
     kmp = {"OMP_NUM_THREADS": cores, "KMP_AFFINITY": "granularity=fine,compact,1,0", "KMP_BLOCKTIME": 1}
     intel = Configuration("", env=kmp | {"LD_PRELOAD": torch_ranks.packages() / "lib/libiomp5.so"})
     # A network's layers wait for each other: one operation at a time, with all cores.
     one_at_a_time = Configuration("", flags=(f"--num_intra_threads={cores}", "--num_inter_threads=1"))
-    every = {
+    common = {
         "bf16": Configuration("", flags=("--use_fp16",)),
         "huge": Configuration("", env=huge_pages.VARIABLES),
         "interleave": Configuration("", prefix=("numactl", "--interleave=all")),
     }
-    tensorflow = every | {
+    tensorflow = common | {
         "threads": one_at_a_time,
         "fused": Configuration("", flags=("--fused_shortcuts",)),
         "xla": Configuration("", flags=("--xla_compile",)),
     }
-    pytorch = every | {"threads": intel, "compile": Configuration("", flags=(COMPILED,))}
+    pytorch = common | {"threads": intel, "compile": Configuration("", flags=(COMPILED,))}
     bases = {
         "eigen": (Configuration("TensorFlow's own kernels", env={"TF_ENABLE_ONEDNN_OPTS": 0}), tensorflow),
         "onednn": (Configuration("oneDNN on TensorFlow's threads", env=onednn), tensorflow),
         "torch": (Configuration("PyTorch", flags=(PYTORCH,)), pytorch),
         "openmp": (
-            Configuration("oneDNN on OpenMP's threads, TensorFlow 2.14 of 2023", OPENMP, onednn),
+            Configuration("oneDNN on OpenMP threads, TensorFlow 2.14 of 2023", OPENMP, onednn),
             tensorflow | {"threads": replace(one_at_a_time, env=kmp)},
         ),
     }
@@ -153,13 +153,13 @@ def known(machine: Machine | None = None) -> dict[str, Configuration]:
     for suffix, description in SUFFIXES.items():
         configurations |= {
             f"{name}-{suffix}": replace(
-                simpler,
-                description=f"{simpler.description}, {description}",
-                flags=(*simpler.flags, *added.flags),
-                env={**simpler.env, **added.env},
-                prefix=(*added.prefix, *simpler.prefix),
+                base,
+                description=f"{base.description}, {description}",
+                flags=(*base.flags, *added.flags),
+                env={**base.env, **added.env},
+                prefix=(*added.prefix, *base.prefix),
             )
-            for name, simpler in configurations.items()
+            for name, base in configurations.items()
             if (added := bases[name.partition("-")[0]][1].get(suffix))
         }
     return configurations
@@ -171,19 +171,19 @@ class Comparison(NamedTuple):
     Attributes
     ----------
     results : dict of str to list of dict
-        The results of each configuration that ran, as `--json` has them, round by round.
+        The results of each configuration that ran, as in `--json`, round by round.
     failed : dict of str to str
         The reasons why the others did not run.
-    others : load.Others
-        Other work that had the cores meanwhile.
+    others : load.Contention
+        Other work on the cores meanwhile.
     """
 
     results: dict[str, list[dict[str, Any]]]
     failed: dict[str, str]
-    others: load.Others = load.Others()
+    others: load.Contention = load.Contention()
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as `json.dumps` takes it."""
+        """Return the comparison in a form for `json.dumps`."""
         return self._asdict() | {"others": self.others.as_dict()}
 
     def rates(self, name: str) -> list[float]:
@@ -191,16 +191,16 @@ class Comparison(NamedTuple):
         return [result["images_per_second"] for result in self.results[name]]
 
     def rate(self, name: str) -> float:
-        """Return images per second: the geometric mean of the rounds, so that two rates have the ratio of `ratio`."""
+        """Return images per second: the geometric mean of the rounds, consistent with `ratio`."""
         return statistics.geometric_mean(self.rates(name))
 
     def gflops(self, name: str) -> float:
-        """Return GFLOP/s in convolutions and matrix products: the geometric mean of the rounds."""
+        """Return GFLOP/s in convolutions and matmuls: the geometric mean of the rounds."""
         return statistics.geometric_mean(result["gflops"] for result in self.results[name])
 
     def ratio(self, name: str, reference: str) -> Ratio:
-        """Return the ratio of its speed to that of `reference`; the interval has the noise of these two."""
-        return ratios({each: self.rates(each) for each in (name, reference)}, reference)[name]
+        """Return the ratio of its speed to that of `reference`; the interval reflects the noise of these two."""
+        return ratios({key: self.rates(key) for key in (name, reference)}, reference)[name]
 
 
 def compare(
@@ -209,33 +209,33 @@ def compare(
     rounds: int = 3,
     where: str = "",
 ) -> Comparison:
-    """Run configurations alternately, so that lasting noise affects all alike, and print each result.
+    """Run configurations alternately, so that lasting noise affects all of them, and print each result.
 
     Parameters
     ----------
     configurations : sequence of str, or mapping of str to Configuration
         Names of `known()`, or other configurations.
     flags
-        Of `python -m labkit.bench`, for all of them.
+        Flags of `python -m labkit.bench` for all configurations.
     rounds : int
-        Runs of each configuration, each in a process of its own.
+        Runs of each configuration, each in a separate process.
     where : str
-        The name of this comparison, such as "section 7": the part to run again when other work had the cores.
+        The name of this comparison, such as "section 7": the part to run again if other work used the cores.
 
     Raises
     ------
     LabError
-        When a name is not known, or no configuration could run.
+        When a name is unknown, or no configuration could run.
     """
     if not isinstance(configurations, Mapping):
         configurations = choose(configurations)
-    failed = {name: one.missing for name, one in configurations.items() if one.missing}
+    failed = {name: configuration.missing for name, configuration in configurations.items() if configuration.missing}
     for name, reason in failed.items():
-        print(f"{name} is left out: {reason}")
+        print(f"{name} is skipped: {reason}")
     results: dict[str, list[dict[str, Any]]] = {name: [] for name in configurations if name not in failed}
     width = max(map(len, configurations))
     if any(COMPILED in configurations[name].flags for name in results):
-        print("torch.compile takes over a minute the first time here; later runs find its result on disk.", flush=True)
+        print("torch.compile takes over a minute the first time; later runs reuse its result.", flush=True)
     with load.watch(where) as others:
         for number in range(1, rounds + 1):
             for name in [name for name in results if name not in failed]:
@@ -247,7 +247,7 @@ def compare(
                     print(f"failed: {error}", flush=True)
                 else:
                     print(f"{results[name][-1]['images_per_second']:10,.2f} images/s", flush=True)
-    results = {name: each for name, each in results.items() if name not in failed}
+    results = {name: runs for name, runs in results.items() if name not in failed}
     if not results:
         raise LabError(
             "no configuration could run. " + " ".join(f"{name}: {reason}." for name, reason in failed.items())
@@ -264,7 +264,7 @@ def choose(names: Sequence[str]) -> dict[str, Configuration]:
     Raises
     ------
     LabError
-        When a name is not known.
+        When a name is unknown.
     """
     configurations = known()
     if list(names) == ["all"]:
@@ -272,19 +272,19 @@ def choose(names: Sequence[str]) -> dict[str, Configuration]:
     if unknown := [name for name in names if name not in configurations]:
         bases = ", ".join(name for name in configurations if "-" not in name)
         raise LabError(
-            f"there is no configuration {unknown[0]!r}: there are {bases}, each with suffixes in this order: "
-            f"{', '.join(f'-{suffix}' for suffix in SUFFIXES)} (-compile only for torch, -fused and -xla not for it)."
+            f"there is no configuration {unknown[0]!r}: choose from {bases}, each with any suffixes in this order: "
+            f"{', '.join(f'-{suffix}' for suffix in SUFFIXES)} (-compile only for torch, -fused and -xla not)."
         )
     return {name: configurations[name] for name in names}
 
 
 def run_once(configuration: Configuration, *flags: object) -> dict[str, Any]:
-    """Run the benchmark once in a configuration, and return its result as `--json` has it.
+    """Run the benchmark once in a configuration, and return its result, as in `--json`.
 
     Raises
     ------
     LabError
-        When it fails, with its last lines, or is not over in time.
+        When it fails, with its last lines, or times out.
     """
     with scratch.folder() as folder:
         out = folder / "result.json"
@@ -293,12 +293,12 @@ def run_once(configuration: Configuration, *flags: object) -> dict[str, Any]:
 
 
 def run(configuration: Configuration, *flags: object) -> tuple[str, ...]:
-    """Run the benchmark once in a configuration, and return the lines that it prints, errors included.
+    """Run the benchmark once in a configuration, and return the lines that it prints, including errors.
 
     Raises
     ------
     LabError
-        When it fails, with its last lines, or is not over in time.
+        When it fails, with its last lines, or times out.
     """
     command = [*configuration.prefix, str(configuration.python), "-m", "labkit.bench"]
     # labkit is not installed in the other environment
@@ -314,9 +314,9 @@ def run(configuration: Configuration, *flags: object) -> tuple[str, ...]:
 
 
 def table(comparison: Comparison) -> Table:
-    """Return the table of a comparison; ratios are to its first configuration."""
+    """Return the table of a comparison, with ratios to its first configuration."""
     first = next(iter(comparison.results))
-    heads = ("images/s", f"times {first}", "GFLOP/s")
+    heads = ("images/s", f"vs {first}", "GFLOP/s")
     rows = plain_table(Column("configuration"), *(Column(head, justify="right") for head in heads), header=True)
     rows.caption_justify = "left"
     notes = [str(comparison.others)] if comparison.others.busy else []

@@ -1,4 +1,4 @@
-"""Comparison of steps within this process: they alternate, as configurations do in processes of their own."""
+"""Compare steps within this process: they run alternately, as configurations do in separate processes."""
 
 import math
 import time
@@ -8,20 +8,20 @@ from typing import Any, NamedTuple
 from labkit.bench.configurations import Comparison
 from labkit.system import load
 
-WARM_UP = 2  # calls before those that are timed: the first builds the graph, the second still gets new memory
+WARM_UP = 2  # calls that are not timed: the first builds the graph, the second still allocates memory
 
 
 class Step(NamedTuple):
-    """What is measured.
+    """A step to measure.
 
     Attributes
     ----------
     run : callable
-        One step; it returns when the step is over.
+        Runs one step, and returns when it is complete.
     images : int
         The images that it processes.
     gflop_per_image : float
-        In convolutions and matrix products.
+        Operations in convolutions and matmuls.
     use_fp16 : bool
         Whether it computes in bfloat16.
     """
@@ -35,19 +35,19 @@ class Step(NamedTuple):
 def compare_steps(steps: Mapping[str, Step], rounds: int, where: str = "", turn_s: float = 0.3) -> Comparison:
     """Run steps alternately, and print the progress.
 
-    The rounds share a process and the layout of its memory, so the intervals of the ratios leave out what differs
-    between launches (`labkit.system.statistics.ratio`).
+    The rounds share a process and its memory layout, so the ratios' intervals exclude differences between launches
+    (`labkit.system.statistics.ratio`).
 
     Parameters
     ----------
     steps : mapping of str to Step
         The steps by name.
     rounds : int
-        The number of times that each step is measured.
+        Measurements of each step.
     where : str
         The name of this comparison, such as "section 3".
     turn_s : float
-        The shortest duration of a measurement, in s: short steps are repeated.
+        The minimum duration of a measurement, in s: short steps are repeated.
     """
     calls = {}
     for name, step in steps.items():

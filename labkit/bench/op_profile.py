@@ -1,4 +1,4 @@
-"""TensorFlow's profile of a run: the time of each type of operation in a step."""
+"""Read TensorFlow profiles: the time of each operation type in a step."""
 
 import re
 import statistics
@@ -7,17 +7,17 @@ from pathlib import Path
 
 from labkit.system.errors import LabError
 
-# How the profiler names the event of an operation: its name in the graph, and its type.
+# The profiler's names for operations: the name in the graph, and the type.
 _OPERATION = re.compile(r"[^:]+:(_?[A-Z]\w*)(?:#.*)?")
-# Types whose events contain those of the operations inside.
+# Types whose events contain those of other operations.
 _CALLS = {"PartitionedCall", "StatefulPartitionedCall", "While", "StatelessWhile", "If", "StatelessIf"}
 
 
 def read_profile(folder: str | Path, steps: int = 1) -> dict[str, float]:
-    """Return the milliseconds of each type of operation in a step, such as `{"Conv2D": 12.3, …}`.
+    """Return the milliseconds of each operation type in a step, such as `{"Conv2D": 12.3, …}`.
 
-    Each operation of the graph counts with the median of its times, so that one disturbed step changes nothing. The
-    types sum to the time of a step only where operations ran one at a time: `TF_NUM_INTEROP_THREADS=1`.
+    Each operation in the graph counts with its median time, so that one disturbed step changes nothing. The types sum
+    to the time of a step only if operations ran one at a time: `TF_NUM_INTEROP_THREADS=1`.
 
     Parameters
     ----------
@@ -45,10 +45,8 @@ def read_profile(folder: str | Path, steps: int = 1) -> dict[str, float]:
                     if match and match[1] not in _CALLS:
                         times[operation, match[1]].append(event.duration_ps / 1e9)
     if not times:
-        raise LabError(
-            f"{folder} holds no profile of operations on CPUs: run some in tf.profiler.experimental.Profile."
-        )
+        raise LabError(f"{folder} contains no profile of CPU operations: run some in tf.profiler.experimental.Profile.")
     ms: dict[str, float] = defaultdict(float)
-    for (_, kind), each in times.items():
-        ms[kind] += statistics.median(each) * len(each) / steps
+    for (_, op_type), durations in times.items():
+        ms[op_type] += statistics.median(durations) * len(durations) / steps
     return dict(ms)

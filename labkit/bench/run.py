@@ -1,4 +1,4 @@
-"""One measurement with TensorFlow, in this process."""
+"""Run one measurement with TensorFlow, in this process."""
 
 from typing import Any
 
@@ -13,17 +13,17 @@ from labkit.system.errors import LabError, reason
 
 
 def measure(config: BenchConfig) -> None:
-    """Build the network, warm up, time the steps; print, and write the files that are asked for.
+    """Build the network, warm up and time the steps; print the result, and write requested files.
 
     Parameters
     ----------
     config : BenchConfig
-        The configuration; `flags.set_variables` has set its variables before TensorFlow was imported.
+        The configuration. `flags.set_variables` must run before TensorFlow is imported.
 
     Raises
     ------
     LabError
-        When TensorFlow cannot run it, with its reason.
+        When TensorFlow fails, with its reason.
     """
     tf.config.threading.set_intra_op_parallelism_threads(config.num_intra_threads)
     tf.config.threading.set_inter_op_parallelism_threads(config.num_inter_threads)
@@ -36,10 +36,10 @@ def measure(config: BenchConfig) -> None:
 
 def _measure(config: BenchConfig, hvd: Any) -> None:
     rank, ranks = (hvd.rank(), hvd.size()) if hvd else (0, 1)
-    one = timing.Run(config, "TensorFlow", tf.__version__, rank, ranks)
+    measurement = timing.Run(config, "TensorFlow", tf.__version__, rank, ranks)
     network = _network(config)
     batches = synthetic_batches(network.model, config.batch_size, config.data_format, rank)
-    one.report("Initializing graph")
+    measurement.report("Initializing graph")
     step = tf.function(_step(config, network, hvd), jit_compile=config.xla_compile or None)
 
     def write_trace() -> None:
@@ -47,7 +47,7 @@ def _measure(config: BenchConfig, hvd: Any) -> None:
             files.write(config.trace_file, trace.timeline_of(graph_for(config)))
 
     flops = network.flops if config.forward_only else network.flops_training
-    one.time(lambda: float(step(*next(batches))), flops, write_trace)
+    measurement.time(lambda: float(step(*next(batches))), flops, write_trace)
 
 
 def _horovod() -> Any:
@@ -55,14 +55,14 @@ def _horovod() -> Any:
         import horovod.tensorflow as hvd
     except ImportError as error:
         raise LabError(
-            "there is no Horovod in the OpenMP environment: --variable_update=horovod runs in the kit's own."
+            "the OpenMP environment has no Horovod: use the kit's own environment for --variable_update=horovod."
         ) from error
     hvd.init()
     return hvd
 
 
 def graph_for(config: BenchConfig) -> trace.StepGraph:
-    """Return the step that is measured as a graph of TensorFlow 1, without other ranks."""
+    """Return the measured step as a TensorFlow 1 graph, without other ranks."""
     return trace.step_graph(lambda: _network(config), lambda network: _step(config, network), config.batch_size)
 
 
@@ -79,7 +79,7 @@ def _step(config: BenchConfig, network: Network, hvd: Any = None) -> steps.Step:
 
 def _remedy(config: BenchConfig, message: str) -> str:
     if "OOM" in message or "allocat" in message:
-        return "Use a smaller --batch_size."
+        return "Reduce --batch_size."
     if config.data_format == "NCHW":
         return "On a CPU, NCHW needs oneDNN: use --data_format=NHWC, or --mkl."
-    return "Run it with --model=mnist to see whether it is the network or the environment."
+    return "Try --model=mnist to see whether the cause is the network or the environment."

@@ -1,4 +1,4 @@
-"""The steps that are measured: classifying a batch, or training on it."""
+"""The steps to measure: classifying a batch, or training on it."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,11 +18,11 @@ _OPTIMIZERS: dict[OptimizerName, Callable[[list[tf.Variable]], Optimizer]] = {
     "rmsprop": RMSProp,
     "adam": Adam,
 }
-_ADAM_RATE = 0.1  # the factor on the others' rate: Adam's steps are as large whatever the gradients are
+_ADAM_RATE = 0.1  # relative to the others' rate, since Adam's steps don't scale with the gradients
 
 
 def make_forward_step(network: Network) -> Step:
-    """Return the step that classifies images and returns the loss by their labels, which costs next to nothing."""
+    """Return the step that classifies images and returns their loss, whose cost is negligible."""
 
     def step(images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
         return cross_entropy(network(images, training=False), labels)
@@ -33,7 +33,7 @@ def make_forward_step(network: Network) -> Step:
 def make_train_step(network: Network, optimizer: OptimizerName, rate: float, decay: float, hvd: Any = None) -> Step:
     """Return the step that trains on a batch and returns the total loss: cross-entropy plus L2 penalty.
 
-    `rate` is the learning rate and `decay` the weight decay. With Horovod as `hvd`, gradients are averaged over its
+    `rate` is the learning rate and `decay` the weight decay. With Horovod as `hvd`, gradients are averaged over all
     ranks.
     """
     chosen = _OPTIMIZERS[optimizer](network.weights)

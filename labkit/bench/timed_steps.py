@@ -1,4 +1,4 @@
-"""Time a script's steps on batches, with their losses and operations: the end of a lab's `work/….py`."""
+"""Time a script's steps on batches, with losses and operations: called at the end of a lab's `work/….py`."""
 
 import argparse
 import ctypes
@@ -15,7 +15,7 @@ import tensorflow as tf
 from labkit.bench.op_profile import read_profile
 from labkit.system import files
 
-WARM_UP = 3  # steps that are not timed: tracing, creating kernels, first use of memory
+WARM_UP = 3  # steps that are not timed, for tracing, kernel creation and first use of memory
 # glibc's malloc (man mallopt): M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX.
 KEEP_FREED_MEMORY = {-1: 2**30, -2: 2**27, -4: 0}
 
@@ -24,25 +24,25 @@ Batch = Sequence[tf.Tensor]
 
 
 def main(steps: Mapping[str, Step], batches: Sequence[Batch], argv: Sequence[str] | None = None) -> None:
-    """Measure a script's steps as its command line says, and write the results to a JSON file.
+    """Measure a script's steps with its command-line options, and write the results to a JSON file.
 
-    For each step: `images/s` from its median time, the `seconds` of each and, where a step returns a single number,
-    its `losses`. `profile` is that of the last step, see `profile`.
+    The results are, for each step: `images/s` from its median time, the `seconds` of each run and, if the step returns
+    a single number, its `losses`. `profile` is the result of `profile` for the last step.
 
     Parameters
     ----------
     steps : mapping of str to callable
-        By name; each takes a batch and returns a tensor.
+        Steps by name; each takes a batch and returns a tensor.
     batches : sequence of (images, labels)
         The batches, used cyclically; each step starts with the first.
     argv : sequence of str, optional
-        The arguments, by default those of the process.
+        The arguments; by default, those of the process.
     """
     parser = argparse.ArgumentParser(description="Time the steps of this script, each as a whole.")
-    parser.add_argument("--steps", type=int, default=300, help="steps that are timed")
-    parser.add_argument("--only", choices=list(steps), help="measure this one alone")
+    parser.add_argument("--steps", type=int, default=300, help="timed steps")
+    parser.add_argument("--only", choices=list(steps), help="measure only this step")
     parser.add_argument("--profiled", type=int, default=0, help="further steps, under TensorFlow's profiler")
-    parser.add_argument("--out", type=Path, default=Path("work/cnn.json"), help="file for the result")
+    parser.add_argument("--out", type=Path, default=Path("work/cnn.json"), help="the result file")
     args = parser.parse_args(argv)
 
     measured = {name: step for name, step in steps.items() if args.only in (None, name)}
@@ -53,7 +53,7 @@ def main(steps: Mapping[str, Step], batches: Sequence[Batch], argv: Sequence[str
 
 
 def measure(name: str, step: Step, batches: Sequence[Batch], count: int) -> dict[str, Any]:
-    """Return the images/s of a step, the seconds of each, and the losses where it returns one."""
+    """Return the images/s of a step, the seconds of each run and, if it returns one, the losses."""
     for _ in range(WARM_UP):
         step(*batches[0]).numpy()
     print(f"{name}, warm", flush=True)  # in oneDNN's log, this line separates the timed steps from the warm-up
@@ -67,8 +67,8 @@ def measure(name: str, step: Step, batches: Sequence[Batch], count: int) -> dict
 def profile(step: Step, batches: Sequence[Batch], count: int) -> dict[str, Any]:
     """Return the `operations` of a step, in milliseconds by type, and the `seconds` of each step under the profiler.
 
-    `plain_seconds` are those of as many steps without the profiler, in between its two sessions. The first session is
-    a warm-up. In it, the profiler's buffers move those of TensorFlow, and malloc gets them from the kernel again in
+    `plain_seconds` are the times of `count` steps without the profiler, between its two sessions. The first session is
+    a warm-up. In it, the profiler's buffers displace those of TensorFlow, and malloc gets them from the kernel again in
     each step: page faults slow down Eigen's operations most. So this process's malloc keeps freed memory from here on.
     """
     _keep_freed_memory()
@@ -79,7 +79,7 @@ def profile(step: Step, batches: Sequence[Batch], count: int) -> dict[str, Any]:
 
 
 def _profile(step: Step, batches: Sequence[Batch], count: int) -> tuple[dict[str, float], list[float]]:
-    """Return the milliseconds of each type of operation, and the seconds of each step, in a session of the profiler."""
+    """Return the milliseconds of each operation type, and the seconds of each step, in a profiler session."""
     with tempfile.TemporaryDirectory() as folder:
         with tf.profiler.experimental.Profile(folder):
             seconds = _time(step, batches, count)[0]
@@ -97,7 +97,7 @@ def _time(step: Step, batches: Sequence[Batch], count: int) -> tuple[list[float]
 
 
 def _keep_freed_memory() -> None:
-    """Ask malloc to keep what is freed: whether it returns large tensors to the kernel in each step is chance."""
+    """Make malloc keep freed memory: otherwise chance decides whether it returns large tensors to the kernel."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:  # glibc
         for option, value in KEEP_FREED_MEMORY.items():

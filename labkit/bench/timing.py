@@ -1,6 +1,6 @@
-"""The lines, timed steps and result of one measurement, with either framework.
+"""Output, timed steps and result of one measurement, with either framework.
 
-The output is tf_cnn_benchmarks', which people's scripts read.
+The output format is that of tf_cnn_benchmarks, which users' scripts parse.
 """
 
 import json
@@ -21,7 +21,7 @@ from labkit.models.registry import MODELS
 from labkit.system import files, load
 from labkit.system.lease import usable_machine
 
-# Prefixes of the variables that change its speed, and are therefore in the JSON.
+# Prefixes of variables that affect speed, and so are recorded in the JSON.
 VARIABLE_PREFIXES = (
     "TF_",
     "OMP_",
@@ -38,16 +38,16 @@ VARIABLE_PREFIXES = (
 
 
 class Speed(NamedTuple):
-    """Images a second of some steps, with the statistics of tf_cnn_benchmarks.
+    """Images per second over some steps, with the statistics of tf_cnn_benchmarks.
 
     Attributes
     ----------
     mean : float
-        All the steps' images divided by all their time.
+        Total images divided by total time.
     uncertainty : float
         The standard error of the steps' speeds.
     jitter : float
-        Their median absolute deviation, times 1.4826: the standard deviation, were they spread normally.
+        The median absolute deviation of the steps' speeds, times 1.4826: a normal distribution's standard deviation.
     """
 
     mean: float
@@ -55,19 +55,19 @@ class Speed(NamedTuple):
     jitter: float
 
     def __str__(self) -> str:
-        """Return it as `images/sec: 17.3 +/- 0.1 (jitter = 0.4)`."""
+        """Return the speed as `images/sec: 17.3 +/- 0.1 (jitter = 0.4)`."""
         return f"images/sec: {self.mean:.1f} +/- {self.uncertainty:.1f} (jitter = {self.jitter:.1f})"
 
 
 def speed(count: int, seconds: list[float]) -> Speed:
-    """Return the speed of steps of `count` images each."""
+    """Return the speed of steps with `count` images each."""
     speeds = count / np.asarray(seconds)
     jitter = 1.4826 * float(np.median(np.abs(speeds - np.median(speeds))))
     return Speed(count / statistics.fmean(seconds), float(speeds.std() / len(speeds) ** 0.5), jitter)
 
 
 class Run:
-    """A measurement, which prints its header first; of several ranks, only rank 0 prints and writes."""
+    """A measurement, which starts by printing its header; only rank 0 prints and writes."""
 
     def __init__(self, config: BenchConfig, framework: str, version: str, rank: int = 0, ranks: int = 1):
         self.config, self.rank, self.ranks = config, rank, ranks
@@ -81,9 +81,9 @@ class Run:
             print(text, flush=True)
 
     def time(self, step: Callable[[], float], flops: int, warmed_up: Callable[[], None] = lambda: None) -> None:
-        """Warm up, time steps, and write the result if it is asked for.
+        """Warm up, time steps, and write the result if requested.
 
-        `step` takes a step and returns its loss; `flops` are its operations for one image; `warmed_up` runs in between.
+        `step` runs a step and returns its loss; `flops` are its operations per image; `warmed_up` runs after warm-up.
         """
         config = self.config
         self.report("Running warm up")
@@ -95,7 +95,7 @@ class Run:
         seconds: list[float] = []
         losses: list[float] = []
         count = config.batch_size * self.ranks
-        with load.observe(unknown="the other ranks are at work beside this one" if self.ranks > 1 else "") as others:
+        with load.observe(unknown="the other ranks use the cores too" if self.ranks > 1 else "") as others:
             began = before = time.perf_counter()
             for number in range(1, config.num_batches + 1):
                 losses.append(step())
@@ -125,20 +125,20 @@ class Run:
 
 
 def _header(config: BenchConfig, framework: str, version: str, ranks: int) -> str:
-    emulated = "" if {"BF16", "AMX"} & set(usable_machine().isa) else ", emulated: this CPU has no bfloat16"
+    emulated = "" if {"BF16", "AMX"} & set(usable_machine().isa) else " (emulated: this CPU has no bfloat16)"
     model = MODELS[config.model]
-    one = {"An image is": f"here {model.example}"} if model.dataset == "sequences" else {}
+    example = {"An image is": model.example} if model.dataset == "sequences" else {}
     rows = {
         framework: version,
         "Model": config.model,
         "Dataset": f"{config.data_name} (synthetic)",
-        **one,
+        **example,
         "Mode": "forward-only" if config.forward_only else "training",
         "Batch size": f"{config.batch_size * ranks} global\n{'':13}{config.batch_size} per device",
         "Num batches": config.num_batches,
         "Devices": "['/cpu:0']" if ranks == 1 else f"{ranks} ranks, ['/cpu:0'] each",
         "Data format": config.data_format,
-        "Precision": f"bfloat16, which is a CPU's 16 bits{emulated}" if config.use_fp16 else "float32",
+        "Precision": f"bfloat16, the 16-bit type of CPUs{emulated}" if config.use_fp16 else "float32",
         "Optimizer": config.optimizer,
         "Variables": config.variable_update,
     }
@@ -146,7 +146,7 @@ def _header(config: BenchConfig, framework: str, version: str, ranks: int) -> st
 
 
 def _conditions(config: BenchConfig, versions: dict[str, str]) -> dict[str, Any]:
-    """Return the conditions of a measurement: programs, machine, variables."""
+    """Return the conditions of a measurement: settings, software, machine, environment variables."""
     machine = usable_machine()
     return {
         "settings": {name: str(value) if isinstance(value, Path) else value for name, value in asdict(config).items()},

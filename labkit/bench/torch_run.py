@@ -1,4 +1,4 @@
-"""One measurement with PyTorch, in this process. It imports no TensorFlow, which has threads and memory of its own."""
+"""Run one measurement with PyTorch, in this process, without TensorFlow, which has its own threads and memory."""
 
 import functools
 import math
@@ -26,12 +26,12 @@ _NETWORKS: dict[str, Callable[[int], nn.Module]] = {
 def make_step(network: nn.Module, config: BenchConfig) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
     """Return the step that trains on a batch, or classifies it, and returns the cross-entropy.
 
-    The weight decay is the optimizer's: the gradients are those of TensorFlow's step, whose total loss contains it.
+    The optimizer applies weight decay; the gradients equal those of the TensorFlow step, whose total loss contains it.
     """
     kernels = [weight for weight in network.parameters() if weight.ndim > 1]
-    others = [weight for weight in network.parameters() if weight.ndim == 1]
+    vectors = [weight for weight in network.parameters() if weight.ndim == 1]
     optimizer = torch.optim.SGD(
-        [{"params": kernels, "weight_decay": WEIGHT_DECAY}, {"params": others}],
+        [{"params": kernels, "weight_decay": WEIGHT_DECAY}, {"params": vectors}],
         lr=LEARNING_RATE,
         momentum=0.9 if config.optimizer == "momentum" else 0.0,
         fused=True,
@@ -53,7 +53,7 @@ def make_step(network: nn.Module, config: BenchConfig) -> Callable[[torch.Tensor
 
 
 def make_network(name: str) -> nn.Module:
-    """Return a network of the registry, channels last, its weights drawn as TensorFlow's are: for ReLU."""
+    """Return a network of the registry, channels last, with weights initialised for ReLU, as in TensorFlow."""
     torch.manual_seed(SEED)
     network = _NETWORKS[name](MODELS[name].classes)
     for parameter, weight in network.named_parameters():
@@ -66,13 +66,13 @@ def make_network(name: str) -> nn.Module:
 
 
 def make_batch(config: BenchConfig) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the images and labels that TensorFlow's side has too."""
+    """Return the same images and labels as in TensorFlow."""
     images, labels = map(torch.from_numpy, synthetic_arrays(MODELS[config.model], config.batch_size))
     return images.permute(0, 3, 1, 2), labels.long()  # the channels stay last in memory
 
 
 def flops(config: BenchConfig) -> int:
-    """Return the operations of a step for one image in convolutions and matrix products, as PyTorch counts them."""
+    """Return a step's operations per image in convolutions and matmuls, as counted by PyTorch."""
     model = MODELS[config.model]
     height, width, channels = model.shape
     with torch.device("meta"), FlopCounterMode(display=False) as counter:  # no memory, no arithmetic
@@ -85,7 +85,7 @@ def flops(config: BenchConfig) -> int:
 
 
 def measure(config: BenchConfig) -> None:
-    """Build the network, warm up, time the steps; print, and write the result if it is asked for."""
+    """Build the network, warm up and time the steps; print the result, and write it if requested."""
     if config.num_intra_threads:
         torch.set_num_threads(config.num_intra_threads)
     if config.num_inter_threads:
@@ -95,5 +95,5 @@ def measure(config: BenchConfig) -> None:
     images, labels = make_batch(config)
     step = make_step(network, config)
     if config.torch_compile:
-        run.report("Compiling: over a minute the first time; later runs find the result on disk")
+        run.report("Compiling: over a minute the first time; later runs reuse the result")
     run.time(lambda: step(images, labels).item(), flops(config))

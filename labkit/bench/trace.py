@@ -1,26 +1,26 @@
-"""The trace of one step: its graph, and its timeline for chrome://tracing."""
+"""Trace one step: its graph, and its timeline for chrome://tracing."""
 
 from collections.abc import Callable
 from typing import NamedTuple
 
 import tensorflow as tf
-from tensorflow.python.client import timeline  # there is no public name for it
+from tensorflow.python.client import timeline  # no public API
 
 from labkit.bench.steps import Step
 from labkit.models.networks import Network
 
-WARM_UP = 3  # steps before the one that is recorded: in the first, memory is new, and in the second, some still is
+WARM_UP = 3  # steps that are not recorded: the first allocates memory, the second some more
 
 
 class StepGraph(NamedTuple):
-    """A step as a graph of TensorFlow 1.
+    """A step as a TensorFlow 1 graph.
 
     Attributes
     ----------
     graph : tf.Graph
-        The whole graph, the making of the variables too.
+        The whole graph, including variable creation.
     step : tf.Tensor
-        The loss, which comes when all weights are updated.
+        The loss, available after all weights are updated.
     network : Network
         The network in the graph.
     """
@@ -36,9 +36,9 @@ def step_graph(make_network: Callable[[], Network], make_step: Callable[[Network
     Parameters
     ----------
     make_network : callable
-        The function that makes the network.
+        Makes the network.
     make_step : callable
-        The function from the network to its step, as those of `labkit.bench.steps`.
+        Makes a step from the network, like the functions of `labkit.bench.steps`.
     batch_size : int
         Images in the step.
     """
@@ -53,18 +53,18 @@ def step_graph(make_network: Callable[[], Network], make_step: Callable[[Network
             return StepGraph(graph, tf.identity(loss), network)
 
 
-def timeline_of(whole: StepGraph) -> str:
+def timeline_of(step_graph: StepGraph) -> str:
     """Return the timeline of a step for chrome://tracing or https://ui.perfetto.dev.
 
-    It runs in a session, since a `tf.function` does not record when each operation ran.
+    The step runs in a session, since a `tf.function` does not record operation times.
     """
     v1 = tf.compat.v1
-    with whole.graph.as_default(), v1.Session() as session:
+    with step_graph.graph.as_default(), v1.Session() as session:
         session.run(v1.global_variables_initializer())
         for _ in range(WARM_UP):
-            session.run(whole.step)
+            session.run(step_graph.step)
         options = v1.RunOptions(trace_level=v1.RunOptions.FULL_TRACE)
         metadata = v1.RunMetadata()
-        session.run(whole.step, options=options, run_metadata=metadata)
-    chrome: str = timeline.Timeline(metadata.step_stats).generate_chrome_trace_format()
-    return chrome
+        session.run(step_graph.step, options=options, run_metadata=metadata)
+    trace: str = timeline.Timeline(metadata.step_stats).generate_chrome_trace_format()
+    return trace

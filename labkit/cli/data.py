@@ -1,4 +1,4 @@
-"""`lab data`: the files that the labs read."""
+"""`lab data`: fetch, check and generate the labs' data."""
 
 import os
 from pathlib import Path
@@ -8,14 +8,14 @@ import typer
 
 from labkit.system import paths
 
-app = typer.Typer(help="Fetch and check the data that the labs read.", no_args_is_help=True)
+app = typer.Typer(help="Fetch, check and generate the labs' data.", no_args_is_help=True)
 
 
 @app.command(epilog="Example: `./lab data fetch`")
 def fetch() -> None:
-    """Fetch MNIST, so that the labs use it instead of the built-in digits. Do it before the day.
+    """Download MNIST, which the labs then use instead of the built-in digits. Do it before the workshop.
 
-    It goes into `data/`, or the folder in the variable LAB_DATA: only a whole file, whose checksum is right.
+    It goes into `data/`, or the folder that LAB_DATA names; an incomplete or wrong download is never kept.
     """
     from labkit.data import mnist
 
@@ -24,9 +24,9 @@ def fetch() -> None:
 
 @app.command(epilog="Example: `./lab data status`")
 def status() -> None:
-    """List the data files, and whether they are intact.
+    """List the data files and whether they are intact.
 
-    They are looked for in `data/`, or the folder in the variable LAB_DATA. Exit code 1 when one is damaged.
+    Looks in `data/`, or in the folder that LAB_DATA names. Exit code 1 if a file is damaged.
     """
     from labkit.data import mnist
 
@@ -38,22 +38,22 @@ def status() -> None:
 
 @app.command(epilog="Example: `./lab data tfrecords work/synthetic --train 5000`")
 def tfrecords(
-    folder: Annotated[Path | None, typer.Argument(help="the folder to make", show_default="data/synthetic")] = None,
-    train: Annotated[int, typer.Option(help="how many images to train on")] = 2000,
-    validation: Annotated[int, typer.Option(help="how many to evaluate on")] = 500,
-    size: Annotated[int, typer.Option(help="their height and width, in pixels")] = 64,
-    seed: Annotated[int, typer.Option(help="of the images; the same one gives the same files")] = 0,
+    folder: Annotated[Path | None, typer.Argument(help="the folder to write", show_default="data/synthetic")] = None,
+    train: Annotated[int, typer.Option(help="number of training images")] = 2000,
+    validation: Annotated[int, typer.Option(help="number of validation images")] = 500,
+    size: Annotated[int, typer.Option(help="height and width of the images, in pixels")] = 64,
+    seed: Annotated[int, typer.Option(help="seed of the images; the same seed gives the same files")] = 0,
 ) -> None:
-    """Write a small synthetic set of ten classes, in the layout of ImageNet's TFRecords, for lab 08.
+    """Generate a small synthetic data set of ten classes, in the layout of ImageNet's TFRecords, for lab 08.
 
-    What is there already, of the same numbers, size and seed, is kept.
+    An existing set with the same counts, size and seed is kept.
     """
     from labkit.data import synthetic
 
-    # TensorFlow computes nothing here, so its notices, of oneDNN too, are of no use. Errors are still printed.
+    # TensorFlow computes nothing here, so its notices (oneDNN's too) are noise. Errors are still printed.
     os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "0"}
-    folder = folder or paths.own(paths.DATA) / "synthetic"
+    folder = folder or paths.writable(paths.DATA) / "synthetic"
     new = synthetic.write(folder, train, validation, size, seed=seed)
-    place = paths.shown(folder)
-    print(f"{place}: {train:,} training and {validation:,} validation images{'' if new else ' are there already'}")
+    verb = "wrote" if new else "already there:"
+    print(f"{verb} {train:,} training and {validation:,} validation images in {paths.shown(folder)}")
     print("Next: ./lab start 08")

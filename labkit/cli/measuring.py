@@ -1,4 +1,4 @@
-"""Commands that measure."""
+"""Commands for measuring: benchmark, roofline, tuning, testbed."""
 
 import functools
 import json
@@ -22,7 +22,7 @@ command = functools.partial(app.command, rich_help_panel="Measuring")
     epilog="Example: `./lab bench --model=resnet50 --config eigen,onednn,onednn-threads-bf16,torch-threads-bf16`",
 )
 def bench(context: typer.Context) -> None:
-    """Measure images/s of ResNet-50 and others, with TensorFlow or PyTorch, in one configuration or several.
+    """Measure images/s of ResNet-50 and other networks with TensorFlow or PyTorch, in one or more configurations.
 
     `./lab bench --help` lists the flags.
     """
@@ -52,22 +52,22 @@ def roofline(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print the results as JSON, for programs")] = False,
     model: Annotated[
-        str | None, typer.Option(help="also measure a step of this network, one of lab bench's, beside its limit")
+        str | None, typer.Option(help="also measure a step of this `lab bench` network and compare it with its limit")
     ] = None,
-    batch_size: Annotated[int, typer.Option("--batch_size", help="images in that step", min=1)] = 16,
+    batch_size: Annotated[int, typer.Option("--batch_size", help="images per step", min=1)] = 16,
     use_fp16: Annotated[bool, typer.Option("--use_fp16", help="activations in bfloat16")] = False,
-    forward_only: Annotated[bool, typer.Option("--forward_only", help="classify instead of training")] = False,
+    forward_only: Annotated[bool, typer.Option("--forward_only", help="inference instead of training")] = False,
     configuration: Annotated[
-        str, typer.Option("--config", help="one of lab bench's configurations, in which the step runs")
+        str, typer.Option("--config", help="the `lab bench` configuration for the step")
     ] = "onednn",
 ) -> None:
-    """Measure the limits of this machine: matrix products in 32, 16 and 8 bits, and memory bandwidth.
+    """Measure this machine's limits: matmuls in 32, 16 and 8 bits, and memory bandwidth.
 
-    Each machine is measured once, and the results are kept in this checkout's `.lab/`: --again measures anew. Where the
-    checkout is somebody else's, they are kept in `~/.local/state/labkit/`.
+    Each machine is measured once; --again repeats it. Results are stored in this checkout's `.lab/`, or in
+    `~/.local/state/labkit/` if the checkout is not yours.
 
-    With --model, also a network's limit, the sum over its operations of what takes longer, computing or memory, and
-    which of them lose the rest.
+    With --model, also compute a network's limit, taking the longer of compute and memory time for each operation, and
+    show which operations miss it by most.
     """
     from labkit.roofline import measure
 
@@ -79,9 +79,9 @@ def roofline(
 
     chosen = configurations.choose([configuration]).get(configuration)
     if chosen and configurations.PYTORCH in chosen.flags:
-        raise LabError("the limit of a step is the sum over TensorFlow's operations: name one of its configurations.")
+        raise LabError("a step's limit is a sum over TensorFlow operations: name a TensorFlow configuration.")
     if chosen is None or chosen.missing:
-        raise LabError(chosen.missing if chosen else "a step runs in one configuration: name it instead of all.")
+        raise LabError(chosen.missing if chosen else "a step runs in one configuration: name one, not all.")
     shape = [f"--batch_size={batch_size}", *["--use_fp16"] * use_fp16, *["--forward_only"] * forward_only]
     config = flags.parse([f"--model={model}", *shape, *chosen.flags])
     flags.set_variables(config)
@@ -99,26 +99,28 @@ def tune(
     knobs: Annotated[
         Path | None,
         typer.Option(
-            help="the TOML file of what can be set",
+            help="TOML file of the settings to vary",
             show_default="labkit/tune/knobs.toml; without a command, knobs-bench.toml",
         ),
     ] = None,
     metric: Annotated[
         str | None,
-        typer.Option(help="regular expression that finds the metric, last match", show_default="total images/sec: (…)"),
+        typer.Option(
+            help="regular expression for the metric; its last match counts", show_default="total images/sec: (…)"
+        ),
     ] = None,
-    minimize: Annotated[bool, typer.Option("--minimize", help="a small metric is good, as with times")] = False,
-    trials: Annotated[int | None, typer.Option(help="points to try at most", show_default="40")] = None,
-    minutes: Annotated[float | None, typer.Option(help="minutes after which no trial starts")] = None,
-    repeats: Annotated[int, typer.Option(help="runs of each point; their median counts", min=1)] = 3,
+    minimize: Annotated[bool, typer.Option("--minimize", help="lower is better, as for times")] = False,
+    trials: Annotated[int | None, typer.Option(help="maximum number of points to try", show_default="40")] = None,
+    minutes: Annotated[float | None, typer.Option(help="start no trial after this many minutes")] = None,
+    repeats: Annotated[int, typer.Option(help="runs per point; their median counts", min=1)] = 3,
     rounds: Annotated[int, typer.Option(help="fresh rounds of best vs default at the end", min=2)] = 6,
-    out: Annotated[Path | None, typer.Option(help="the folder to write to", show_default="work/tune-NAME")] = None,
+    out: Annotated[Path | None, typer.Option(help="output folder", show_default="work/tune-NAME")] = None,
 ) -> None:
-    """Find the settings with which a command is fastest: threads, memory, whatever a file of knobs names.
+    """Find the fastest settings for a command: threads, memory, or anything else in a knobs file.
 
-    What stands before `--` is for lab tune; what stands after it is the command. The search starts with the default
-    settings and goes on with those that a model of the trials so far proposes. At the end, the best and the default are
-    measured again, in turns. Ctrl-C keeps the trials: the same command goes on from there.
+    Options before `--` are for lab tune; the rest is the command to tune. The search starts with the default settings,
+    then tries those proposed by a model of the trials so far. At the end, best and default are measured again,
+    alternately. After Ctrl-C, the same command resumes the search.
     """
     from labkit.tune import run
     from labkit.tune.trial import IMAGES_PER_SECOND
@@ -147,23 +149,23 @@ def tune(
 )
 def run_on_testbed(
     context: typer.Context,
-    nodes: Annotated[int, typer.Option(help="how many nodes, each with an equal share of the cores")] = 2,
-    rate: Annotated[str, typer.Option(help="what each wire carries, such as '100 Mbit/s'")] = "1 Gbit/s",
-    racks: Annotated[int, typer.Option(help="spread the nodes over so many racks, each with a switch")] = 1,
+    nodes: Annotated[int, typer.Option(help="number of nodes, each with an equal share of the cores")] = 2,
+    rate: Annotated[str, typer.Option(help="rate of each wire, such as '100 Mbit/s'")] = "1 Gbit/s",
+    racks: Annotated[int, typer.Option(help="number of racks, each with a switch, to spread the nodes over")] = 1,
     uplink: Annotated[
-        str | None, typer.Option(help="what the wire from each rack's switch to the core switch carries")
+        str | None, typer.Option(help="rate of the wire from each rack's switch to the core switch")
     ] = None,
 ) -> None:
-    """Run an MPI command on nodes with wires between them, all on this machine; `shell` opens a shell there.
+    """Run an MPI command on nodes joined by wires, all on this machine; `shell` opens a shell there.
 
-    `mpirun` puts ranks on the nodes, one after the other; `-ppn 2` puts two on each. The nodes end with the command,
-    whose exit code it returns. In the shell, `ip -s link` shows the traffic of all wires: `port3` is the switch's end
-    of node 3's, `up1` rack 1's end of its uplink, and `down1` the core switch's.
+    `mpirun` places ranks on the nodes round-robin; `-ppn 2` places two on each. When the command ends, so do the nodes,
+    and its exit code is returned. In the shell, `ip -s link` shows the traffic on all wires: `port3` is the switch's
+    end of node 3's wire, `up1` rack 1's end of its uplink, and `down1` the core switch's end.
     """
     from labkit.testbed import Testbed, command
 
     if not context.args:
-        raise LabError("give a command after --, such as mpirun -n 2 python ring.py, or shell for a shell.")
+        raise LabError("give a command after --, such as mpirun -n 2 python ring.py, or `shell` for a shell.")
     argv = [os.environ.get("SHELL", "bash")] if context.args == ["shell"] else context.args
     with Testbed(nodes, rate, racks=racks, uplink=uplink) as wires:
         print("\n".join(filter(None, [str(wires), wires.warning])), flush=True)

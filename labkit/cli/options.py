@@ -1,4 +1,4 @@
-"""Options that several commands have."""
+"""Options shared by several commands."""
 
 from pathlib import Path
 from typing import Annotated
@@ -15,12 +15,12 @@ StudentFolder = Annotated[
         envvar="LAB_FOLDER",
         help="your own folder",
         default_factory=paths.student_folder,
-        show_default="my-labs, or the current one if it has the labs",
+        show_default="my-labs, or the current folder if it contains the labs",
         resolve_path=True,
     ),
 ]
-LabNumber = Annotated[str, typer.Argument(help="the lab, such as 07")]
+LabNumber = Annotated[str, typer.Argument(help="lab number, such as 07")]
 SomeLabs = Annotated[
     list[str] | None,
-    typer.Argument(help="the labs, such as 07", show_default="all"),
+    typer.Argument(help="lab numbers, such as 07", show_default="all"),
 ]

@@ -1,7 +1,7 @@
-"""The second half of set-up, run by the new environment: Horovod and bytecode; on request PyTorch and OpenMP.
+"""The second half of set-up, run in the new environment: Horovod and bytecode; on request PyTorch and OpenMP.
 
-The script `lab` makes the environment with all packages but Horovod and starts `python -m labkit.cli.setup`. Horovod's
-compilation takes longest; what does not depend on it runs at the same time.
+The script `lab` creates the environment with all packages except Horovod, then runs `python -m labkit.cli.setup`.
+Compiling Horovod takes longest; independent steps run concurrently.
 """
 
 import os
@@ -27,13 +27,13 @@ WHEELS = "x86_64-manylinux_2_28" if platform.machine() == "x86_64" else "aarch64
 PLATFORM = ("--python-platform", WHEELS)  # as in the script `lab`
 TORCH = paths.ENV / "torch"
 TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
-# Debian's packages that labs can use, and do without, with their programs.
+# Optional Debian packages, with the programs that labs use from them.
 USEFUL = {"numactl": ("numactl",), "iproute2": ("ip", "tc"), "slurm-wlm munge": ("sbatch",)}
-MAX_UPDATE_S = 60  # for apt-get update, without a network too
+MAX_UPDATE_S = 60  # for apt-get update, even without a network
 
 
 class Step(NamedTuple):
-    """A part of set-up that runs in the background, in a session of its own."""
+    """A set-up step that runs in the background, in its own session."""
 
     text: str
     log: Path
@@ -41,15 +41,15 @@ class Step(NamedTuple):
 
 
 def main() -> None:
-    """Run the rest of set-up; print each part with its seconds, and end with exit code 2 when one fails."""
+    """Run the rest of set-up, printing each step with its seconds; exit with code 2 if one fails."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
     packages = useful_packages()
     try:
         run(
             launch("Horovod, compiled for this TensorFlow", "setup", compile_horovod()),
-            launch("Bytecode, so that imports are fast", "setup-bytecode", bytecode(sys.executable)),
-            *([launch("System packages that labs can use", "setup-apt", install(packages))] if packages else []),
+            launch("Bytecode, for fast imports", "setup-bytecode", bytecode(sys.executable)),
+            *([launch("Optional system packages", "setup-apt", install(packages))] if packages else []),
         )
         keep_mpi_here()
     except LabError as error:
@@ -63,9 +63,9 @@ def main() -> None:
 
 
 def launch(text: str, log_name: str, script: str) -> Step:
-    """Start a shell script, in the kit's folder, with its output in `.lab/LOG_NAME.log`."""
+    """Start a shell script in the kit's folder, with its output in `.lab/LOG_NAME.log`."""
     log = paths.STATE / f"{log_name}.log"
-    with log.open("ab" if log_name == "setup" else "wb") as output:  # `lab` has begun that one
+    with log.open("ab" if log_name == "setup" else "wb") as output:  # the script `lab` created setup.log
         process = subprocess.Popen(
             ["sh", "-c", script],
             cwd=paths.ROOT,
@@ -78,12 +78,12 @@ def launch(text: str, log_name: str, script: str) -> Step:
 
 
 def run(*steps: Step) -> None:
-    """Wait for each step, with the seconds so far on a terminal; then, or after an interrupt, none is left.
+    """Wait for each step, showing elapsed seconds on a terminal. No step outlives this call, even after an interrupt.
 
     Raises
     ------
     LabError
-        When one fails, after the end of its log.
+        If a step fails; the end of its log is printed first.
     """
     try:
         for step in steps:
@@ -109,19 +109,18 @@ def _follow(step: Step) -> None:
     if step.process.returncode:
         print(*step.log.read_text(encoding="utf-8", errors="replace").splitlines()[-12:], sep="\n", file=sys.stderr)
         again = os.environ.get("LAB_AGAIN", "./lab setup")
-        raise LabError(
-            f'set-up stopped at "{step.text}". The whole story is in {paths.shown(step.log)}; {again} resumes.'
-        )
+        raise LabError(f'set-up stopped at "{step.text}". The full log is {paths.shown(step.log)}; {again} resumes.')
 
 
-# What the steps run
+# The steps' commands
 
 
 def compile_horovod() -> str:
-    """Return the script that compiles and installs Horovod, or installs uv's wheel of it.
+    """Return the script that compiles and installs Horovod, or installs the wheel that uv has cached.
 
-    MPICH and TensorFlow print flags that are split at blanks, and shells read other characters. If the kit's path has
-    one, a plain link is compiled in, and the wheel then installed again, as its programs would name the link.
+    MPICH and TensorFlow print compiler flags that are split at blanks, and shells interpret other characters. If the
+    kit's path contains one, compile through a symlink without them, then reinstall the wheel, whose scripts would
+    otherwise point to the link.
     """
     install = f"{_sync_horovod(paths.ROOT)} && {_words(sys.executable, '-m', 'compileall', '-q', SITE / 'horovod')}"
     if re.fullmatch(r"[\w./+-]*", str(paths.ROOT), re.ASCII):
@@ -142,35 +141,35 @@ def _sync_horovod(kit: Path) -> str:
         "CMAKE_TOOLCHAIN_FILE": kit / "env/horovod/toolchain.cmake",
     }
     groups = paths.STATE / "groups"
-    wanted = sorted(set(groups.read_text(encoding="utf-8").split())) if groups.exists() else []
-    sync = (programs.uv(), "sync", "--locked", *PLATFORM, *(f"--group={group}" for group in wanted))
+    names = sorted(set(groups.read_text(encoding="utf-8").split())) if groups.exists() else []
+    sync = (programs.uv(), "sync", "--locked", *PLATFORM, *(f"--group={name}" for name in names))
     return _words("env", *(f"{name}={value}" for name, value in variables.items()), *sync)
 
 
 def bytecode(python: str | Path) -> str:
-    """Return the command that compiles what the kit imports in the environment of this Python."""
+    """Return the command that compiles the kit's imports to bytecode in this Python's environment."""
     return _words("nice", python, paths.ENV / "bytecode.py")
 
 
 def useful_packages() -> list[str]:
-    """Return the system packages that labs can use and that can be installed here: as root, on Debian, online."""
+    """Return the missing optional packages, if they can be installed: as root, on Debian, online."""
     if os.geteuid() != 0 or not shutil.which("apt-get") or "UV_OFFLINE" in os.environ:
         return []
     return [package for package, names in USEFUL.items() if not all(map(programs.which, names))]
 
 
 def install(packages: Sequence[str]) -> str:
-    """Return the script that installs system packages, each on its own: one that is not available stops no other."""
+    """Return the script that installs system packages one by one, so that an unavailable one doesn't stop the rest."""
     apt = "DEBIAN_FRONTEND=noninteractive apt-get install --no-install-recommends -y"
-    each = [f"{apt} {package} || echo going on without {package}" for package in packages]
-    return "; ".join([f"timeout {MAX_UPDATE_S} apt-get update", *each])
+    installs = [f"{apt} {package} || echo continuing without {package}" for package in packages]
+    return "; ".join([f"timeout {MAX_UPDATE_S} apt-get update", *installs])
 
 
 def keep_mpi_here() -> None:
-    """Restrict UCX to shared memory, unless a variable allows more, and have `mpirun` be the kit's wrapper.
+    """Restrict UCX to shared memory, unless a variable allows more, and make `mpirun` the kit's wrapper.
 
-    By themselves, MPI's programs listen on all of a machine's addresses (docs/upstream.md). A Python that srun starts
-    on several nodes gets all of UCX's transports from the .pth file (`site`, in Python's library).
+    By default, MPI programs listen on all of a machine's addresses (docs/upstream.md). When srun starts Python on
+    several nodes, the .pth file enables all UCX transports (`site`, in Python's library).
     """
     configuration = VENV / "lib/etc/ucx/ucx.conf"
     configuration.parent.mkdir(parents=True, exist_ok=True)
@@ -184,17 +183,17 @@ def keep_mpi_here() -> None:
 
 
 def install_torch() -> None:
-    """Install PyTorch for CPUs in `env/torch/packages`, or leave what was there.
+    """Install PyTorch for CPUs in `env/torch/packages`; if that fails, leave the folder unchanged.
 
-    It comes from where uv and pip are configured to look, else from PyTorch's own index. Raises LabError when it is in
-    neither.
+    It comes from the index that uv and pip are configured for, else from PyTorch's own. Raises LabError if neither has
+    it.
     """
     part, packages, requirements = TORCH / ".packages.part", TORCH / "packages", TORCH / "requirements.txt"
     shutil.rmtree(part, ignore_errors=True)
     links = [word for place in os.environ.get("PIP_FIND_LINKS", "").split() for word in ("--find-links", place)]
     command = (programs.uv(), "pip", "install", "--python", VENV, "--target", part, "--no-deps", "-r", requirements)
-    index = ("--index", TORCH_INDEX, "--index-strategy", "unsafe-best-match")  # versions and sums say what a file is
-    # Its import leaves the bytecode, without which each rank would take twice as long to start.
+    index = ("--index", TORCH_INDEX, "--index-strategy", "unsafe-best-match")  # safe: versions and hashes are pinned
+    # This import writes the bytecode, without which each rank would take twice as long to start.
     variables = ("env", "PYTHONDONTWRITEBYTECODE=", f"PYTHONPATH={part}")
     trial = (*variables, sys.executable, "-c", "import torch.distributed.fsdp, torch._dynamo")
     script = f"{{ {_words(*command, *links)} || {_words(*command, *links, *index)}; }} && {_words(*trial)}"
@@ -206,22 +205,22 @@ def install_torch() -> None:
 
 
 def install_openmp() -> None:
-    """Make the environment with the TensorFlow of 2023 that was built with OpenMP, in `env/openmp/.venv`.
+    """Create the environment in `env/openmp/.venv` with a TensorFlow from 2023 that was built with OpenMP.
 
-    Where there is no Python for it, print that it is left out. Raises LabError when its packages can't be installed.
+    Skip it with a message if no Python fits. Raises LabError if its packages can't be installed.
     """
     if platform.machine() != "x86_64":
-        print("TensorFlow of 2023 is left out: it has no package for Arm.")
+        print("Skipping the 2023 TensorFlow: it has no package for Arm.")
         return
     uv, project = programs.uv(), paths.ENV / "openmp"
     find, fetch = (_words(uv, "python", verb, "3.11") for verb in ("find", "install"))
     if processes.run(["sh", "-c", f"{find} || {fetch}"]).failure:
-        print("TensorFlow of 2023 is left out: it needs Python 3.11, which is not here, and uv could not download it.")
+        print("Skipping the 2023 TensorFlow: it needs Python 3.11, which is not installed and uv could not download.")
         return
     os.environ["LAB_AGAIN"] = "./lab setup --openmp"
     sync = _words(uv, "sync", "--locked", *PLATFORM, "--project", project)
     script = f'{sync} --python "$({find})" && {bytecode(paths.OPENMP_PYTHON)}'
-    run(launch("TensorFlow of 2023 with OpenMP: 1.2 GB", "setup-openmp", script))
+    run(launch("2023 TensorFlow with OpenMP: 1.2 GB", "setup-openmp", script))
 
 
 def _words(*words: str | Path) -> str:

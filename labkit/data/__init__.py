@@ -1,4 +1,4 @@
-"""The labs' data: handwritten digits, photos, and images in ImageNet's layout, synthetic ones among them."""
+"""The labs' data: handwritten digits, photos, and images in ImageNet's layout, including synthetic ones."""
 
 from typing import TYPE_CHECKING
 

@@ -1,11 +1,11 @@
-"""The text of the language models: Python's own documentation, as characters, which every Python has with it."""
+"""Training text for the language models: Python's own documentation, bundled with it, as characters."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
-SYMBOLS = 128  # of ASCII, so that a token is a character's code
-HELD_OUT_EVERY = 10  # of the topics, every tenth is held out
+SYMBOLS = 128  # ASCII: a token is a character's code
+HELD_OUT_EVERY = 10  # every tenth topic is held out
 
 
 @dataclass(frozen=True, eq=False)
@@ -17,7 +17,7 @@ class Characters:
     train, held_out : (n,) uint8 in 0..127
         The tokens to train on, and those of other topics.
     source : str
-        One sentence for the student: which text this is.
+        One sentence for the student that names the text.
     """
 
     train: np.ndarray
@@ -26,7 +26,7 @@ class Characters:
 
 
 def load_characters() -> Characters:
-    """Return the text behind Python's `help()`: the topics of its language reference, from this Python.
+    """Return the text of Python's `help()`: the language-reference topics of this Python.
 
     The text differs a little between versions of Python. Whole topics are held out, so that no sentence is in both
     parts.
@@ -42,7 +42,7 @@ def load_characters() -> Characters:
 
 
 def to_tokens(text: str) -> np.ndarray:
-    """Return a text's tokens, (n,) uint8: a question mark for what is not in ASCII."""
+    """Return a text's tokens, (n,) uint8, with a question mark for each non-ASCII character."""
     return np.frombuffer(text.encode("ascii", "replace"), np.uint8)
 
 

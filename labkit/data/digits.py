@@ -1,4 +1,4 @@
-"""The handwritten digits of every MNIST lab: MNIST when it is on this machine, else scikit-learn's own digits."""
+"""Handwritten digits for the MNIST labs: MNIST if it is on this machine, otherwise scikit-learn's digits."""
 
 import math
 from collections.abc import Callable
@@ -22,7 +22,7 @@ class Digits:
     ----------
     x_train, x_test : (n, 28, 28, 1) float32 in 0..1, light strokes on black
     y_train, y_test : (n,) int64 in 0..9
-    source : one sentence for the student: which set this is and, when it is not MNIST, why
+    source : one sentence for the student: which set this is and, if it is not MNIST, why
     """
 
     x_train: np.ndarray
@@ -39,21 +39,21 @@ def load_digits(
     folder: Path | None = None,
     registry: Path = REGISTRY,
 ) -> Digits:
-    """Return the digits every MNIST lab uses, from this machine alone: the network is never asked.
+    """Return the digits for the MNIST labs, from this machine only, without network access.
 
-    MNIST when `mnist.npz` is in `folder` or in Keras' cache; otherwise scikit-learn's own 1,797 digits, enlarged to
-    28×28, turned, shifted, scaled and made noisy.
+    MNIST if `mnist.npz` is in `folder` or in Keras' cache; otherwise scikit-learn's 1,797 digits, enlarged to 28×28,
+    rotated, shifted and scaled, with noise.
     The same arguments give the same bytes, on every rank. Nothing is written.
 
     Parameters
     ----------
     n_train, n_test : int, optional
-        The numbers of digits, as many of each class as can be had. By default all of MNIST, or 8,000 and 2,000 of the
-        built-in digits. The one number does not change what the other selects.
+        The numbers of digits, balanced over the classes where possible. By default all of MNIST, or 8,000 and 2,000 of
+        the built-in digits. Neither number changes what the other selects.
     seed : int
         The seed of the selection, its order, and the variations of the built-in digits.
     folder : Path, optional
-        Where files are looked for first: by default the environment variable `LAB_DATA`, else the checkout's `data/`.
+        The folder to search first: by default the environment variable `LAB_DATA`, else the checkout's `data/`.
     registry : Path
         The TOML file with the size and SHA-256 of `mnist.npz`.
 
@@ -64,10 +64,10 @@ def load_digits(
     """
     folder = data_folder(folder)
     originals = _mnist(folder, read_registry(registry)) or _built_in(f"MNIST is not in {shown(folder)}/")
-    n_train = _number("n_train", n_train, originals.usual[0], originals.most[0])
-    n_test = _number("n_test", n_test, originals.usual[1], originals.most[1])
-    _number("seed", seed, 0, 2**63, least=0)
-    # A random stream each, so that the test digits stay the same whatever the number of training digits.
+    n_train = _number("n_train", n_train, originals.default[0], originals.maximum[0])
+    n_test = _number("n_test", n_test, originals.default[1], originals.maximum[1])
+    _number("seed", seed, 0, 2**63, minimum=0)
+    # Separate random streams, so that the test digits don't depend on the number of training digits.
     train = _selected(originals.train, n_train, np.random.default_rng([seed, 0]), originals.render)
     test = _selected(originals.test, n_test, np.random.default_rng([seed, 1]), originals.render)
     source = f"{originals.title}: {n_train:,} training and {n_test:,} test digits, {originals.origin}."
@@ -83,13 +83,13 @@ class _Set:
     origin: str
     train: Part
     test: Part
-    usual: tuple[int, int]  # the numbers of digits when the lab names none
-    most: tuple[int, int]
+    default: tuple[int, int]  # the numbers of digits unless the lab passes them
+    maximum: tuple[int, int]
     render: _Render  # originals to (n, 28, 28) uint8
 
 
 def _mnist(folder: Path, file: File) -> _Set | None:
-    """Return MNIST; None when it is not on this machine."""
+    """Return MNIST; None if it is not on this machine."""
     if not (parts := read_mnist(folder, file)):
         return None
     train, test, where = parts
@@ -97,10 +97,10 @@ def _mnist(folder: Path, file: File) -> _Set | None:
     return _Set("MNIST", f"read from {where}", train, test, numbers, numbers, lambda images, rng: images)
 
 
-def _number(name: str, requested: int | None, usual: int, most: int, least: int = 1) -> int:
-    number = usual if requested is None else requested
-    if not isinstance(number, int | np.integer) or not least <= number <= most:
-        raise LabError(f"{name}={requested!r} is not possible here: give a whole number from {least:,} to {most:,}.")
+def _number(name: str, requested: int | None, default: int, maximum: int, minimum: int = 1) -> int:
+    number = default if requested is None else requested
+    if not isinstance(number, int | np.integer) or not minimum <= number <= maximum:
+        raise LabError(f"{name}={requested!r} is not possible here: pass an integer from {minimum:,} to {maximum:,}.")
     return int(number)
 
 
@@ -112,7 +112,7 @@ def _selected(part: Part, n: int, rng: np.random.Generator, render: _Render) -> 
 
 
 def _balanced(labels: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:
-    """Return `n` indices in random order, taken from each class in turn; all are used once before one is used again."""
+    """Return `n` indices in random order, from each class alternately; all are used once before any is reused."""
     rounds = np.tile(np.arange(len(labels)), (math.ceil(n / len(labels)), 1))
     pool = rng.permuted(rounds, axis=1).ravel()
     turn = np.empty(len(pool), dtype=np.int64)
@@ -122,21 +122,21 @@ def _balanced(labels: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarra
     return rng.permutation(pool[np.argsort(turn, kind="stable")[:n]])
 
 
-def _built_in(why: str) -> _Set:
+def _built_in(reason: str) -> _Set:
     train, test = _originals()
     return _Set(
         title="scikit-learn's 1,797 handwritten digits, enlarged and varied",
-        origin=f"because {why} (`./lab data fetch` brings it)",
+        origin=f"because {reason} (`./lab data fetch` downloads it)",
         train=train,
         test=test,
-        usual=(8_000, 2_000),
-        most=(60_000, 10_000),  # as MNIST, so that no lab works with the one set and fails with the other
+        default=(8_000, 2_000),
+        maximum=(60_000, 10_000),  # as MNIST, so that no lab works with one set and fails with the other
         render=_varied,
     )
 
 
 def _originals() -> tuple[Part, Part]:
-    """Return scikit-learn's digits, (n, 8, 8) float64 in 0..16, always split alike: 36 test digits of each class."""
+    """Return scikit-learn's digits, (n, 8, 8) float64 in 0..16, in a fixed split: 36 test digits of each class."""
     from sklearn.datasets import load_digits
 
     everything = load_digits()
@@ -147,10 +147,10 @@ def _originals() -> tuple[Part, Part]:
 
 
 def _varied(originals: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Turn each of (n, 8, 8) float64 in 0..16 into a (n, 28, 28) uint8 variant of its own.
+    """Turn each of (n, 8, 8) float64 in 0..16 into its own variant, (n, 28, 28) uint8.
 
-    As in MNIST the digit fills a box of about 20×20 pixels. With these ranges a CNN of two convolutions and two dense
-    layers (8,000 digits, batch 64) came to 92–94% in one epoch, 97% in three and 98% in five.
+    As in MNIST, the digit fills a box of about 20×20 pixels. With these ranges a CNN of two convolutions and two dense
+    layers (8,000 digits, batch 64) reached 92–94% in one epoch, 97% in three and 98% in five.
     """
     from scipy import ndimage
 

@@ -1,4 +1,4 @@
-"""MNIST's file: downloaded, checked by its SHA-256 and read."""
+"""MNIST's file: download it, verify its SHA-256, and read it."""
 
 import hashlib
 import os
@@ -16,12 +16,12 @@ from labkit.system.paths import DATA, shown
 # pooch and requests are imported where they are used: every rank imports this module.
 
 REGISTRY = DATA / "registry.toml"
-TIMEOUT_S = 10.0  # the time that a mirror has to answer, or to send its next bytes
+TIMEOUT_S = 10.0  # for a mirror to answer, or to send its next bytes
 
 
 @dataclass(frozen=True)
 class FileStatus:
-    """The status of MNIST's file in one place; `fix` is the remedy, empty when none is needed."""
+    """The status of MNIST's file in one place; `fix` is the remedy, empty if none is needed."""
 
     name: str
     state: Literal["intact", "missing", "damaged"]
@@ -38,7 +38,7 @@ class Part(NamedTuple):
 
 
 class File(NamedTuple):
-    """MNIST's file as it is registered: its name, size in bytes and checksum, and the mirrors that have it."""
+    """MNIST's file as registered: its name, size in bytes and checksum, and the mirrors that have it."""
 
     name: str
     size: int
@@ -47,22 +47,22 @@ class File(NamedTuple):
 
 
 def read_registry(registry: Path) -> File:
-    """Return MNIST's file as it is registered."""
+    """Return MNIST's file as registered."""
     table = tomllib.loads(registry.read_text(encoding="utf-8"))["mnist"]
     return File(table["name"], table["size"], table["sha256"], tuple(table["mirrors"]))
 
 
-def data_folder(given: Path | None) -> Path:
-    """Return the data folder: `given`, else that of the variable LAB_DATA, else the checkout's.
+def data_folder(folder: Path | None) -> Path:
+    """Return the data folder: `folder`, else that of the variable LAB_DATA, else the checkout's.
 
     Raises
     ------
     LabError
         There is no such folder.
     """
-    folder = Path(given or os.environ.get("LAB_DATA") or DATA).expanduser()
+    folder = Path(folder or os.environ.get("LAB_DATA") or DATA).expanduser()
     if not folder.is_dir():
-        raise LabError(f"There is no data folder {folder}: make it, or set LAB_DATA to the one that holds the data.")
+        raise LabError(f"There is no data folder {folder}: create it, or set LAB_DATA to the folder with the data.")
     return folder
 
 
@@ -74,7 +74,7 @@ def _places(folder: Path) -> tuple[Path, Path]:
 def read_mnist(folder: Path, file: File) -> tuple[Part, Part, str] | None:
     """Return MNIST's training and test digits, and where they were read, from the first place that has it.
 
-    None when no place has it.
+    None if no place has it.
 
     Raises
     ------
@@ -82,18 +82,18 @@ def read_mnist(folder: Path, file: File) -> tuple[Part, Part, str] | None:
         The file is damaged.
     """
     for place in _places(folder):
-        found = _status(place, file)
-        if found.state == "damaged":
-            raise LabError(f"{shown(found.path)} is damaged: {found.detail}. {found.fix}.")
-        if found.state == "intact":
-            with np.load(found.path) as arrays:
+        copy = _status(place, file)
+        if copy.state == "damaged":
+            raise LabError(f"{shown(copy.path)} is damaged: {copy.detail}. {copy.fix}.")
+        if copy.state == "intact":
+            with np.load(copy.path) as arrays:
                 train, test = (Part(arrays[f"x_{part}"], arrays[f"y_{part}"]) for part in ("train", "test"))
-            return train, test, shown(found.path)
+            return train, test, shown(copy.path)
     return None
 
 
 def status(folder: Path | None = None, registry: Path = REGISTRY) -> list[FileStatus]:
-    """Return the state of MNIST's file in the data folder, or of Keras' copy where only that is there.
+    """Return the state of MNIST's file in the data folder, or of Keras' copy if only that exists.
 
     A missing file is not an error: the labs use the built-in digits instead.
 
@@ -108,7 +108,7 @@ def status(folder: Path | None = None, registry: Path = REGISTRY) -> list[FileSt
 
 
 def is_intact(folder: Path, file: File) -> bool:
-    """Whether a folder has the file, intact."""
+    """Return whether a folder has an intact copy of the file."""
     return _status(folder, file).state == "intact"
 
 
@@ -133,40 +133,42 @@ def _status(folder: Path, file: File) -> FileStatus:
 def fetch(folder: Path | None = None, registry: Path = REGISTRY, timeout_s: float = TIMEOUT_S) -> str:
     """Download MNIST into the data folder from the first mirror that has it, and return a line about it.
 
-    The file appears under its name whole and checked, or not at all. A damaged one is replaced.
+    The file appears only when complete and verified. A damaged one is replaced.
 
     Parameters
     ----------
     folder, registry : Path
         As for `load_digits`.
     timeout_s : float
-        Seconds for which a mirror may send nothing.
+        The longest time that a mirror may send nothing.
 
     Raises
     ------
     LabError
-        No mirror gave MNIST, or the folder cannot be written.
+        No mirror provided MNIST, or the folder cannot be written.
     """
     import pooch
 
     folder, file = data_folder(folder), read_registry(registry)
     if is_intact(folder, file):
-        return f"MNIST is in {shown(folder)}/, whole and intact."
+        return f"MNIST is in {shown(folder)}/, intact."
     downloader = pooch.HTTPDownloader(progressbar=True, timeout=timeout_s)
     failures = []
     for mirror in file.mirrors:
         host = urlsplit(mirror).netloc
         try:
             path = pooch.retrieve(mirror + file.name, f"sha256:{file.sha256}", file.name, folder, downloader=downloader)
-            Path(path).chmod(0o644)  # others may read a shared folder
-        except (OSError, ValueError) as error:  # ValueError: another SHA-256
-            if isinstance(error, OSError) and error.errno:  # those of requests have no number
+            Path(path).chmod(0o644)  # readable for others in a shared folder
+        except (OSError, ValueError) as error:  # ValueError: wrong SHA-256
+            if isinstance(error, OSError) and error.errno:  # errors from requests have no number
                 place = shown(folder)
-                raise LabError(f"{place} cannot be written ({error.strerror}): set LAB_DATA to another.") from error
-            failures.append(f"{host}: {first_cause(error) if isinstance(error, OSError) else 'not the same file'}")
+                raise LabError(
+                    f"{place} cannot be written ({error.strerror}): set LAB_DATA to another folder."
+                ) from error
+            failures.append(f"{host}: {first_cause(error) if isinstance(error, OSError) else 'a different file'}")
         else:
             return f"{file.name}: {file.size:,} bytes from {host}, SHA-256 as registered."
     raise LabError(
         f"MNIST could not be downloaded ({'; '.join(failures)}). Check network, proxy and certificates, or copy "
-        f"{file.name} to {shown(folder)}/; {shown(registry)} has its addresses and SHA-256."
+        f"{file.name} to {shown(folder)}/; {shown(registry)} lists its addresses and SHA-256."
     )

@@ -1,6 +1,6 @@
-"""Synthetic images of ten classes, from which ResNet learns in minutes, written in the layout of ImageNet's TFRecords.
+"""Synthetic images of ten classes, which ResNet learns in minutes, written in the layout of ImageNet's TFRecords.
 
-The colours are random, so that no pixel tells a class and only the form does. No class becomes another one when it is
+The colours are random, so that only the shape shows the class, not any pixel. No class becomes another one when
 mirrored or moderately cropped.
 """
 
@@ -19,10 +19,10 @@ from labkit.system import files
 from labkit.system.errors import LabError
 from labkit.system.progress import progress
 
-_SUPERSAMPLING = 4  # the factor on an image's side at which it is drawn, for smooth edges
+_SUPERSAMPLING = 4  # images are drawn this much larger per side, for smooth edges
 _JPEG_QUALITY = 90
 _MAX_IMAGES = 10_000_000
-_MIN_SIZE, _MAX_SIZE = 16, 1024  # pixels a side
+_MIN_SIZE, _MAX_SIZE = 16, 1024  # pixels per side
 
 _Points = list[tuple[float, float]]
 
@@ -37,13 +37,13 @@ def write(
 ) -> bool:
     """Write a training and a validation set as TFRecords; the same arguments give the same bytes.
 
-    The fields are those of tensorflow/models, research/inception, build_imagenet_data.py. Labels are 1 to 10, as many
-    images of each as can be, shuffled over the files.
+    The fields are those of tensorflow/models, research/inception, build_imagenet_data.py. Labels are 1 to 10,
+    balanced where possible, and shuffled over the files.
 
     Parameters
     ----------
     folder : Path
-        The folder to make, with all files in it or not at all.
+        The folder to create, with all files in it or not at all.
     train, validation : int
         The numbers of images.
     size : int
@@ -51,21 +51,21 @@ def write(
     shards : (int, int)
         The numbers of training and validation files.
     seed : int
-        The seed of everything that is random. The first images of a larger set are those of a smaller one.
+        The seed of all random choices. A larger set begins with the images of a smaller one.
 
     Returns
     -------
     bool
-        Whether it was written; False when the very same set was there already.
+        Whether it was written; False if the same set already exists.
 
     Raises
     ------
     LabError
-        A number is out of range, the folder cannot be made, or there is something else in it.
+        A number is out of range, the folder cannot be created, or it contains something else.
     """
     counts = {"train": train, "validation": validation}
-    for (kind, count), least in zip(counts.items(), shards, strict=True):
-        _check(f"{kind} images", count, least, _MAX_IMAGES)
+    for (kind, count), minimum in zip(counts.items(), shards, strict=True):
+        _check(f"{kind} images", count, minimum, _MAX_IMAGES)
     _check("size", size, _MIN_SIZE, _MAX_SIZE)
     _check("seed", seed, 0, 2**63 - 1)
     folder = Path(folder)
@@ -75,23 +75,23 @@ def write(
     }
     expected = sorted(name for files in names.values() for name in files)
     something_else = LabError(
-        f"{folder} exists, and does not hold exactly this set: name another folder, or remove that one, "
+        f"{folder} exists and does not contain exactly this set: name another folder, or remove it: "
         f"rm -r {shlex.quote(str(folder))}"
     )
     with files.writing(folder, "name another folder"):
-        there = folder.exists()
-        if there and not (folder.is_dir() and _listed(folder) in ([], expected)):
+        exists = folder.exists()
+        if exists and not (folder.is_dir() and _listed(folder) in ([], expected)):
             raise something_else
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as beside:
-            new_folder = Path(beside) / folder.name
+        with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as parent:
+            new_folder = Path(parent) / folder.name
             new_folder.mkdir()
             with progress(f"Drawing {train + validation:,} images …") as report:
                 for number, (kind, count) in enumerate(counts.items()):
                     report(f"Drawing {count:,} {kind} images …")
                     _write(new_folder, names[kind], count, size, (seed, number))
-            if not there or not _listed(folder):
-                new_folder.rename(folder)  # only now, so that it is whole
+            if not exists or not _listed(folder):
+                new_folder.rename(folder)  # only now, when it is complete
                 return True
             if len(filecmp.cmpfiles(new_folder, folder, expected, shallow=False)[0]) < len(expected):
                 raise something_else
@@ -102,14 +102,14 @@ def _listed(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
 
 
-def _check(name: str, number: int, least: int, most: int) -> None:
-    if not isinstance(number, int) or not least <= number <= most:
-        raise LabError(f"{name}: {number!r} is not possible; give a whole number from {least:,} to {most:,}.")
+def _check(name: str, number: int, minimum: int, maximum: int) -> None:
+    if not isinstance(number, int) or not minimum <= number <= maximum:
+        raise LabError(f"{name}: {number!r} is not possible; give an integer from {minimum:,} to {maximum:,}.")
 
 
 def _write(folder: Path, names: list[str], count: int, size: int, seed: tuple[int, int]) -> None:
     """Write one set's files."""
-    import tensorflow as tf  # here because it takes seconds, and only this needs it
+    import tensorflow as tf  # here, as it takes seconds, and only this needs it
 
     kind = names[0].split("-")[0]
     for name, share in _shares(names, count, seed):
@@ -124,7 +124,7 @@ def _write(folder: Path, names: list[str], count: int, size: int, seed: tuple[in
 
 
 def _shares(names: list[str], count: int, seed: tuple[int, int]) -> Iterator[tuple[str, list[int]]]:
-    """Yield each file with the numbers of its images, in their order."""
+    """Yield each file with the numbers of its images, in order."""
     order = np.random.default_rng(seed).permutation(count)
     for name, share in zip(names, np.array_split(order, len(names)), strict=True):
         yield name, share.tolist()
@@ -148,7 +148,7 @@ def _example(drawing: Image.Image, label: int, filename: str) -> bytes:
     }
     texts = {
         "image/colorspace": b"RGB",
-        "image/class/synset": b"",  # its number in WordNet, where these have none
+        "image/class/synset": b"",  # its number in WordNet, which these lack
         "image/class/text": CLASSES[label - 1].encode(),
         "image/format": b"JPEG",
         "image/filename": filename.encode(),

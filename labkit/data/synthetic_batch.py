@@ -1,4 +1,4 @@
-"""One synthetic batch, again and again, on which a network is measured without the reading of images."""
+"""One synthetic batch, repeated, to measure a network without reading images."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -23,7 +23,7 @@ def synthetic_arrays(model: Model, batch_size: int, rank: int = 0) -> tuple[np.n
 def synthetic_batches(
     model: Model, batch_size: int, data_format: str = "NHWC", rank: int = 0
 ) -> Iterator[tuple["tf.Tensor", "tf.Tensor"]]:
-    """Yield one batch without end, made once: random images float32 and labels (n,) int32.
+    """Yield the same batch forever: random images float32 and labels (n,) int32.
 
     Parameters
     ----------
@@ -34,9 +34,9 @@ def synthetic_batches(
     data_format : {"NHWC", "NCHW"}
         The layout of the images.
     rank : int
-        The rank, each of which has a batch of its own.
+        The rank; each has its own batch.
     """
-    import tensorflow as tf  # here: PyTorch's process needs the arrays alone
+    import tensorflow as tf  # here, as PyTorch's process needs only the arrays
 
     images, labels = map(tf.constant, synthetic_arrays(model, batch_size, rank))
     batch = images if data_format == "NHWC" else tf.transpose(images, (0, 3, 1, 2)), labels

@@ -1,13 +1,13 @@
-"""Images in the layout of ImageNet's TFRecords: the files of a set, their records, and each rank's share of them.
+"""Read images in the layout of ImageNet's TFRecords, and split them over ranks.
 
-A set is files `train-00000-of-01024` or `validation-00000-of-00128`. A record is a `tf.train.Example` with
+A set consists of files `train-00000-of-01024` or `validation-00000-of-00128`. A record is a `tf.train.Example` with
 `image/encoded`, a JPEG, and `image/class/label`, from 1 (tensorflow/models, research/inception/inception/data,
 build_imagenet_data.py).
 
-Ranks share images, not files. An epoch is one shuffle of all of them, the same on every rank, and the epochs follow
-one another in one endless stream, of which global batch g is the g-th piece and rank r has the r-th part of that. So
-no image comes twice in an epoch and none is left out, whatever the batch size, and the global batches of 1 rank × 64
-images are those of 2 × 32.
+Ranks split images, not files. An epoch is one shuffle of all images, the same on every rank, and the epochs form one
+endless stream. Global batch g is the g-th piece of the stream, and rank r has the r-th part of that. So each image
+comes exactly once per epoch, whatever the batch size, and the global batches of 1 rank × 64 images equal those of
+2 × 32.
 """
 
 import functools
@@ -29,20 +29,20 @@ import tensorflow as tf
 from labkit.system.errors import LabError, reason
 from labkit.system.files import open_regular
 
-LABELS = 2**31  # the number of labels that int32 tells apart
+LABELS = 2**31  # the number of labels in int32
 
 _FIELDS = {
     "image/encoded": tf.io.FixedLenFeature([], tf.string),
     "image/class/label": tf.io.FixedLenFeature([], tf.int64),
 }
 _FAILURES = tf.errors.OpError, UnicodeDecodeError  # errors of damaged files; the latter: TensorFlow quotes a record
-# A TFRecord is its length (uint64, little-endian), a checksum of that (uint32), the data, and a checksum of those
+# A TFRecord is its length (uint64, little-endian), a checksum of that (uint32), the data, and a checksum of these
 # (https://www.tensorflow.org/tutorials/load_data/tfrecord).
 _LENGTH_BYTES, _CHECKSUM_BYTES = 8, 4
 _HEAD_BYTES = _LENGTH_BYTES + _CHECKSUM_BYTES
 _FILE_NAME = re.compile(r"(?P<kind>.+)-(?P<number>\d{5})-of-(?P<files>\d{5})")
-_MAX_OPEN_FILES = 256  # files of a set that are open at once; a process may have 1,024, unless that is set otherwise
-_PARALLEL_READS = 4  # batches read at the same time: reading waits for a disk or a file server, not for a core
+_MAX_OPEN_FILES = 256  # open files per set; a process may have 1,024 by default
+_PARALLEL_READS = 4  # batches read concurrently: reading waits for a disk or a file server, not for a core
 
 Kind = Literal["train", "validation"]
 Batch = tuple[tf.Tensor, tf.Tensor]  # images and labels
@@ -52,13 +52,13 @@ Decode = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 
 @dataclass(frozen=True, eq=False)
 class Records:
-    """The places of a set's records.
+    """The locations of a set's records.
 
     Attributes
     ----------
     files : tuple of Path
     file : (n,) int64, the record's file, as an index into `files`; ascending
-    offset : (n,) int64, where its data begin in there, in bytes
+    offset : (n,) int64, where its data begin in the file, in bytes
     length : (n,) int64, of its data, in bytes
     """
 
@@ -72,7 +72,7 @@ class Records:
         return len(self.file)
 
     def name(self, number: int) -> str:
-        """Return a record's file and its number in there, counted from 0."""
+        """Return a record's file and its number in it, counted from 0."""
         file = self.file[number]
         return f"{self.files[file]}, record {number - np.searchsorted(self.file, file)}"
 
@@ -84,7 +84,7 @@ def index(
     ranks: int = 1,
     allgather: Callable[[Any], list] = lambda mine: [mine],
 ) -> Records:
-    """Find all records of a set; each rank looks through its share of the files, by the records' lengths alone.
+    """Find all records of a set; each rank scans its share of the files, by the records' lengths only.
 
     Parameters
     ----------
@@ -93,14 +93,14 @@ def index(
     kind : {"train", "validation"}
         The set.
     rank, ranks : int
-        This process, and how many there are.
+        This process's rank, and the number of ranks.
     allgather : callable
         The function that returns the list of every rank's object, as `hvd.allgather_object` does.
 
     Raises
     ------
     LabError
-        On all ranks, when on any of them there is no such folder or set, a file is missing or not whole, or no file has
+        On all ranks, if on any of them there is no such folder or set, a file is missing or incomplete, or no file has
         a record.
     """
     files: tuple[Path, ...] = ()
@@ -112,7 +112,7 @@ def index(
             mine = list(pool.map(_scan, files[rank::ranks]))
     except LabError as error:
         fault = str(error)
-    gathered = allgather((len(files), mine, fault))  # the fault too, or the other ranks would wait for ever
+    gathered = allgather((len(files), mine, fault))  # the fault too, or the other ranks would wait forever
     for _, _, fault in gathered:
         if fault:
             raise LabError(fault)
@@ -128,9 +128,11 @@ def index(
 
 
 def _files(folder: Path, kind: str) -> tuple[Path, ...]:
-    """Return the set's files in their order."""
+    """Return the set's files in order."""
     if not folder.is_dir():
-        raise LabError(f"{platform.node()} has no folder {folder}: name the one with the TFRecords, seen by all nodes.")
+        raise LabError(
+            f"{platform.node()} has no folder {folder}: name the one with the TFRecords, shared by all nodes."
+        )
     named = {path: _FILE_NAME.fullmatch(path.name) for path in sorted(folder.iterdir())}
     matches = {path: match for path, match in named.items() if match and match["kind"] == kind}
     sizes = {int(match["files"]) for match in matches.values()}
@@ -141,7 +143,7 @@ def _files(folder: Path, kind: str) -> tuple[Path, ...]:
         )
     if len(sizes) > 1:
         counts = " and ".join(map(str, sorted(sizes)))
-        raise LabError(f"{folder} holds more than one {kind} set, of {counts} files: keep each in a folder of its own.")
+        raise LabError(f"{folder} holds more than one {kind} set, of {counts} files: keep each in its own folder.")
     missing = sorted(set(range(*sizes)) - {int(match["number"]) for match in matches.values()})
     if missing:
         more = f" and {len(missing) - 1} more" if missing[1:] else ""
@@ -150,7 +152,7 @@ def _files(folder: Path, kind: str) -> tuple[Path, ...]:
 
 
 def _scan(path: Path) -> np.ndarray:
-    """Return the offsets and lengths of a file's records, (2, n) int64; the lengths are verified, the data not read."""
+    """Return the offsets and lengths of a file's records, (2, n) int64; lengths are verified, data are not read."""
     records: list[tuple[int, int]] = []
     offset = _HEAD_BYTES
     try:
@@ -166,7 +168,7 @@ def _scan(path: Path) -> np.ndarray:
                     )
                 if len(head) < _HEAD_BYTES or offset + length + _CHECKSUM_BYTES > size:
                     raise LabError(
-                        f"{path} is not a TFRecord file, or not whole: record {len(records)} would end after it. "
+                        f"{path} is not a TFRecord file, or incomplete: record {len(records)} would end after it. "
                         "Copy it again."
                     )
                 records.append((offset, length))
@@ -177,7 +179,7 @@ def _scan(path: Path) -> np.ndarray:
 
 
 def _matches(data: bytes, checksum: bytes) -> bool:
-    """Whether data have that checksum: CRC-32C, rotated and with a number added, as it is data itself."""
+    """Return whether data have this checksum: CRC-32C, rotated, plus a constant, as it is data itself."""
     crc = google_crc32c.value(data)
     masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) % 2**32  # tensorflow/core/lib/hash/crc32c.h
     return masked == int.from_bytes(checksum, "little")
@@ -197,10 +199,10 @@ def shuffled_batches(
     start: int = 0,
     classes: int = LABELS,
 ) -> "Batches":
-    """Return a rank's batches without end: its part of global batch `start`, of the next one, and so on.
+    """Return a rank's endless batches: its part of global batch `start`, of the next one, and so on.
 
-    An image's position in the stream is the same on any number of ranks, and whatever `start` is; what `decode` does at
-    random should depend on that alone.
+    An image's position in the stream is the same for any number of ranks and any `start`; random choices of `decode`
+    should depend on that position only.
 
     Parameters
     ----------
@@ -211,13 +213,13 @@ def shuffled_batches(
     batch_size : int
         Images in a batch of one rank; a global batch is `ranks` times as many.
     rank, ranks : int
-        This process, and how many there are.
+        This process's rank, and the number of ranks.
     seed : int
-        The seed of the order; the same on every rank.
+        The seed of the order, the same on every rank.
     start : int
-        The global batch to begin with: the number of those that have been read.
+        The first global batch: the number of those already read.
     classes : int
-        Labels are from 0 to one less; another one is refused.
+        Labels must be from 0 to `classes` - 1.
     """
 
     def positions(batch: tf.Tensor) -> tf.Tensor:
@@ -230,9 +232,9 @@ def shuffled_batches(
 def ordered_batches(
     records: Records, decode: Decode, batch_size: int, *, rank: int = 0, ranks: int = 1, classes: int = LABELS
 ) -> "Batches":
-    """Return a rank's share of a set, each image once; the last batch has what is left.
+    """Return a rank's share of a set, each image once; the last batch has the remainder.
 
-    The shares together are the set; they differ by an image at most. The parameters are those of `shuffled_batches`.
+    Together, the shares are the set; they differ by one image at most. The parameters are those of `shuffled_batches`.
     """
     positions = tf.data.Dataset.range(rank, len(records), ranks).batch(batch_size)
     return Batches(_Reader(records, lambda positions: positions, classes), positions, decode, batch_size)
@@ -241,8 +243,8 @@ def ordered_batches(
 class Batches:
     """A rank's batches: iterate over it for pairs of images and labels, (n,) int32.
 
-    A record that cannot be read, is damaged, or has no JPEG or no label that is known, is a LabError that names it. It
-    is not a `tf.data.Dataset` because the errors of that do not say which record it was.
+    A record that cannot be read, is damaged, or has no JPEG or no known label, raises a LabError that names it. This is
+    not a `tf.data.Dataset` because its errors do not name the record.
     """
 
     def __init__(self, reader: "_Reader", positions: tf.data.Dataset, decode: Decode, batch_size: int):
@@ -269,12 +271,12 @@ class Batches:
                 yield batch
                 count += 1
         except _FAILURES as error:
-            # tf.data keeps the order, so the bad record is one of the batch that is due.
+            # tf.data keeps the order, so the bad record is in the next batch.
             for positions in self._positions.skip(count).take(1):
                 self._reader.examine(positions.numpy(), self._decode)
-            raise LabError(f"cannot go on reading: {reason(error)}") from error
+            raise LabError(f"cannot continue reading: {reason(error)}") from error
         finally:
-            del iterator  # which ends the reading ahead
+            del iterator  # which stops prefetching
             self._reader.close()
 
 
@@ -291,44 +293,44 @@ def _parse(records: tf.Tensor, classes: int) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def _problem(record: bytes, decode: Decode, position: int, classes: int) -> str:
-    """Return the fault of a record, and the remedy; an empty text when it has none."""
+    """Return the fault of a record, and the remedy; an empty string if there is none."""
     try:
         example = tf.io.parse_single_example(record, _FIELDS)
     except _FAILURES:
         return "has no image/encoded or no image/class/label: write the set again, in ImageNet's layout."
     label = int(example["image/class/label"])
     if not 0 <= label < classes:
-        remedy = f"and the network tells 0 to {classes - 1} apart: name the --model for these images, or other images."
+        remedy = f"but the network's labels are 0 to {classes - 1}: name the --model for these images, or other images."
         return f"has label {label}, {remedy if classes < LABELS else 'which is not a label: write the set again.'}"
     try:
         decode(example["image/encoded"], tf.constant(position, tf.int64))
     except tf.errors.OpError as error:
-        return f"has no JPEG, or a part of one ({reason(error).rstrip('.')}): write the set again."
+        return f"has no JPEG, or only part of one ({reason(error).rstrip('.')}): write the set again."
     return ""
 
 
 class _Reader:
-    """Reads the records at some positions; in several threads at once.
+    """Thread-safe reader of the records at given positions.
 
     Parameters
     ----------
     records : Records
-        The records' places.
+        The records' locations.
     numbers : callable
-        The function from positions in the stream to records' numbers, (n,) int64 both.
+        The function from positions in the stream to record numbers, both (n,) int64.
     classes : int
-        Labels are from 0 to one less.
+        Labels must be from 0 to `classes` - 1.
     """
 
     def __init__(self, records: Records, numbers: Callable[[np.ndarray], np.ndarray], classes: int):
         self._records, self._numbers, self.classes = records, numbers, classes
-        self._file = functools.lru_cache(_MAX_OPEN_FILES)(FileIO)  # a file that is dropped is closed after its reads
+        self._file = functools.lru_cache(_MAX_OPEN_FILES)(FileIO)  # an evicted file is closed after its reads
 
     def __call__(self, positions: np.ndarray) -> np.ndarray:
         return np.array([self._read(number) for number in self._numbers(positions)], dtype=object)
 
     def examine(self, positions: np.ndarray, decode: Decode) -> None:
-        """Raise LabError when a record at one of these positions cannot be used."""
+        """Raise LabError if a record at one of these positions cannot be used."""
         for position, number in zip(positions, self._numbers(positions), strict=True):
             name = self._records.name(number)
             try:
@@ -339,18 +341,18 @@ class _Reader:
                 raise LabError(f"{name} {problem}")
 
     def close(self) -> None:
-        """Close the files; the reader itself stays until the process ends, as a TensorFlow dataset calls it."""
+        """Close the files; the reader itself lives until the process ends, as a TensorFlow dataset calls it."""
         self._file.cache_clear()
 
     def _read(self, number: int) -> bytes:
-        """Return a record's data, both its checksums verified."""
+        """Return a record's data, with both checksums verified."""
         length = self._records.length[number]
         file = self._file(self._records.files[self._records.file[number]])
         read = os.pread(
             file.fileno(), _HEAD_BYTES + length + _CHECKSUM_BYTES, self._records.offset[number] - _HEAD_BYTES
         )
         if len(read) < _HEAD_BYTES + length + _CHECKSUM_BYTES:
-            raise LabError(f"{self._records.name(number)} is no longer whole: copy the file again.")
+            raise LabError(f"{self._records.name(number)} is truncated: copy the file again.")
         data = read[_HEAD_BYTES:-_CHECKSUM_BYTES]
         if not (
             _matches(read[:_LENGTH_BYTES], read[_LENGTH_BYTES:_HEAD_BYTES]) and _matches(data, read[-_CHECKSUM_BYTES:])

@@ -1,1 +1,1 @@
-"""What the labs show: pictures, TensorFlow's graphs, oneDNN's log, and the closing tables."""
+"""Notebook output: plots, TensorFlow graphs, oneDNN logs, closing tables and verdicts."""

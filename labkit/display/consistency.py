@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from labkit.display.measured import Measured, with_unit
 
-TOLERANCE = 0.10  # a breakdown further from its total is unreliable; a prediction further off has missed
-ABOVE = 1.03  # a share of a limit above this explains itself
+TOLERANCE = 0.10  # a breakdown further from its total is unreliable; a prediction further off is a miss
+ABOVE = 1.03  # shares of a limit above this come with an explanation
 
 
 class Total(NamedTuple):
@@ -32,9 +32,9 @@ class Total(NamedTuple):
         return abs(self.parts / self.whole - 1) <= TOLERANCE
 
     def __str__(self) -> str:
-        """Return one line: the sum, the total, their ratio, and whether conclusions may be drawn."""
-        digits = max(0, 2 - math.floor(math.log10(self.whole)))  # three significant ones
-        parts, whole = (f"{each:,.{digits}f} {self.unit}" for each in (self.parts, self.whole))
+        """Return one line: the sum, the total, their ratio, and a warning if the breakdown is unreliable."""
+        digits = max(0, 2 - math.floor(math.log10(self.whole)))  # three significant digits
+        parts, whole = (f"{value:,.{digits}f} {self.unit}" for value in (self.parts, self.whole))
         verdict = "" if self.reliable else " The breakdown is unreliable: draw no conclusion from it."
         return f"The parts sum to {parts}, {self.parts / self.whole:.0%} of the {whole} measured.{verdict}"
 
@@ -42,32 +42,32 @@ class Total(NamedTuple):
 def total(parts: Mapping[str, float] | Iterable[float], whole: float, unit: str = "ms") -> Total:
     """Return the sum of parts that do not overlap in time, compared with the total.
 
-    Parts that may overlap have to pass through `exposed` first.
+    Pass parts that may overlap through `exposed` first.
     """
     return Total(float(sum(parts.values() if isinstance(parts, Mapping) else parts)), whole, unit)
 
 
 def exposed(spans: Mapping[str, Sequence[tuple[float, float]]]) -> dict[str, float]:
-    """Return the exposed time of each part: the time in which it runs and no part before it in the mapping does.
+    """Return the exposed time of each part: when it runs and no earlier part in the mapping does.
 
     The exposed times sum to the time in which anything runs.
 
     Parameters
     ----------
     spans : mapping of str to sequence of (start, end)
-        When each part ran, in any unit of time. Put first what the others should hide under, such as computing.
+        When each part ran, in any unit of time. Put the part that should hide the others, such as compute, first.
     """
     times = dict.fromkeys(spans, 0.0)
     covered: list[tuple[float, float]] = []
-    for name, own in spans.items():
+    for name, part_spans in spans.items():
         before = sum(end - start for start, end in covered)
-        covered = _union([*covered, *own])
+        covered = _union([*covered, *part_spans])
         times[name] = sum(end - start for start, end in covered) - before
     return times
 
 
 def _union(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return the same time as spans that do not overlap."""
+    """Merge spans, so that they do not overlap."""
     joined: list[tuple[float, float]] = []
     for start, end in sorted(spans):
         if joined and start <= joined[-1][1]:
@@ -79,24 +79,24 @@ def _union(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
 
 @dataclass(frozen=True)
 class Limit:
-    """The most that this machine could do, with its interval: the last column of a closing table.
+    """The most this machine could do, with its interval: the last column of a closing table.
 
     Attributes
     ----------
     measured : Measured
         The limit. Where it was calculated from measured figures, its interval follows from theirs.
     above : str
-        Why a figure could exceed it, such as "the tensors stay in cache": printed when one does.
+        Why a figure could exceed it, such as "the tensors stay in cache"; printed when one does.
     lower_is_better : bool
-        For times and bytes, of which the limit is the least.
+        Whether the limit is a minimum, as for times and bytes.
     """
 
     measured: Measured
-    above: str = "the limit was measured in a slower phase of this machine, so measure it again: ./lab roofline --again"
+    above: str = "this machine was slower when the limit was measured. Measure it again: ./lab roofline --again"
     lower_is_better: bool = False
 
     def share(self, measured: Measured) -> Measured:
-        """Return the share of the limit that a figure reaches, in percent, with the interval that both imply."""
+        """Return the share of the limit that a figure reaches, in percent, with the interval implied by both."""
         over, under = (self.measured, measured) if self.lower_is_better else (measured, self.measured)
         value, low, high = 100 * over.value / under.value, math.nan, math.nan
         if not math.isnan(measured.low):
@@ -124,14 +124,14 @@ def _error(figure: Measured, end: float) -> float:
 
 
 class Prediction(NamedTuple):
-    """A prediction of a measured figure.
+    """A prediction, and the measured figure.
 
     Attributes
     ----------
     name : str
-        What is predicted, such as "ring, 4 nodes".
+        The quantity, such as "ring, 4 nodes".
     predicted : float
-        In the unit of `measured`.
+        The prediction, in the unit of `measured`.
     measured : Measured
         The figure.
     """
@@ -142,16 +142,16 @@ class Prediction(NamedTuple):
 
     @property
     def error(self) -> float:
-        """How far off the prediction is, relative to the figure: 0.1 when 10% too high."""
+        """The relative error of the prediction: 0.1 when 10% too high."""
         return self.predicted / self.measured.value - 1
 
     @property
     def inside(self) -> bool:
-        """Whether it lies inside the measured interval; False where there is no interval."""
+        """Whether the prediction is inside the measured interval; False without an interval."""
         return self.measured.low <= self.predicted <= self.measured.high
 
     def __str__(self) -> str:
-        """Return one line: the prediction, the figure, inside or outside, and how far off."""
+        """Return one line: the prediction, the figure, inside or outside, and the error."""
         predicted = with_unit(f"{self.predicted:,.{self.measured.digits}f}", self.measured.unit)
         place = "no interval" if math.isnan(self.measured.low) else "inside" if self.inside else "outside"
         return f"{self.name}: predicted {predicted}, measured {self.measured}: {place}, {_off(self.error)}"
@@ -163,14 +163,15 @@ def _off(error: float) -> str:
 
 def score(predictions: Sequence[Prediction]) -> str:
     """Return the number of predictions inside their intervals, where there are any, and within 10% of their figures."""
-    near = f"{sum(abs(each.error) <= TOLERANCE for each in predictions)} of {len(predictions)} within 10%"
-    if all(math.isnan(each.measured.low) for each in predictions):
-        return near
-    return f"{sum(each.inside for each in predictions)} of {len(predictions)} inside the measured interval, {near}"
+    close = f"{sum(abs(prediction.error) <= TOLERANCE for prediction in predictions)} of {len(predictions)} within 10%"
+    if all(math.isnan(prediction.measured.low) for prediction in predictions):
+        return close
+    inside = sum(prediction.inside for prediction in predictions)
+    return f"{inside} of {len(predictions)} inside the measured interval, {close}"
 
 
 def repeated(what: str, earlier: tuple[str, Measured], later: tuple[str, Measured]) -> str:
-    """Return one line about a quantity that was measured twice: both figures, and whether their intervals overlap.
+    """Return one line about a quantity measured twice: both figures, and whether their intervals overlap.
 
     Parameters
     ----------
@@ -179,10 +180,10 @@ def repeated(what: str, earlier: tuple[str, Measured], later: tuple[str, Measure
     earlier, later : (section, Measured)
         Such as ("section 1", Measured(…)).
     """
-    (first, one), (second, other) = earlier, later
-    figures = f"{what}: {one} in {first}, {other} in {second}"
-    if math.isnan(one.low) or math.isnan(other.low):
-        return f"{figures}: without intervals, {other.value / one.value:.2f}×"
-    if one.low <= other.high and other.low <= one.high:
-        return f"{figures}: the intervals overlap"
-    return f"{figures}: the intervals do not overlap"
+    (first_section, first), (second_section, second) = earlier, later
+    figures = f"{what}: {first} in {first_section}, {second} in {second_section}"
+    if math.isnan(first.low) or math.isnan(second.low):
+        return f"{figures}; no intervals, {second.value / first.value:.2f}×"
+    if first.low <= second.high and second.low <= first.high:
+        return f"{figures}; the intervals overlap"
+    return f"{figures}; the intervals do not overlap"

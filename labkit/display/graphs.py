@@ -1,10 +1,10 @@
-"""Pictures of TensorFlow graphs, and of what Grappler's rewrites made of them.
+"""Pictures of TensorFlow graphs, before and after Grappler's rewrites.
 
-An operation is a box, a tensor an arrow from the operation that makes it to one that takes it. Shape and colour tell
-inputs, constants, variables and operations apart. What only serves the machinery is left out: control edges, `NoOp`,
-what hands a result over. A value that a Session was fed is shown under its placeholder's name.
+Operations are boxes; tensors are arrows from the operation that produces them to those that consume them. Shape and
+colour distinguish inputs, constants, variables and operations. Plumbing is left out: control edges, `NoOp`, and
+operations that pass results on. A value fed to a Session has its placeholder's name.
 
-Lengths are in points, of which the figure has 72 to an inch, so that boxes fit the text in them.
+Lengths are in points, 72 to an inch, so that boxes fit their text.
 """
 
 import re
@@ -28,7 +28,7 @@ from matplotlib.textpath import TextPath
 from labkit.display import plots
 
 INPUT, CONSTANT, VARIABLE, OPERATION, FUSED = "input", "constant", "variable", "operation", "fused operation"
-MERGED, FOLDED, PRUNED, SPARED = "part of a fusion", "computed beforehand", "not needed", "simplified away"
+MERGED, FOLDED, PRUNED, SPARED = "part of a fusion", "constant-folded", "pruned", "simplified away"
 
 FILLS = {
     INPUT: plots.SKY,
@@ -47,11 +47,11 @@ _KINDS = {"_Arg": INPUT, "_Recv": INPUT, "Const": CONSTANT, "HostConst": CONSTAN
 _KINDS |= dict.fromkeys(["Placeholder", "PlaceholderWithDefault"], INPUT)
 _KINDS |= dict.fromkeys(["Variable", "VariableV2", "VarHandleOp"], VARIABLE)
 _PLUMBING = {"NoOp", "_Retval", "_Send", "_HostSend", "VarIsInitializedOp"}
-_FED = re.compile(r"_arg_(.+)_(\d+)_\d+")  # how a Session names what is fed in place of an operation's output
+_FED = re.compile(r"_arg_(.+)_(\d+)_\d+")  # a Session's name for a value fed in place of an operation's output
 
 _TITLE, _BOLD, _PLAIN = FontProperties(size=14), FontProperties(size=12, weight="bold"), FontProperties(size=11)
-_LINE, _PAD, _GAP = 15, 9, 20  # height of a line of text, room around it, room between boxes
-_MAX_NAME_LENGTH = 24  # characters of a name; a longer one is shown from its last parts
+_LINE, _PAD, _GAP = 15, 9, 20  # line height, padding, space between boxes
+_MAX_NAME_LENGTH = 24  # characters; of longer names, only the last parts are shown
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Node:
     name, op, kind : str
         Its name, its type, and which of the five kinds it is.
     parts : tuple of str
-        The operations in it that a rewrite made into this one, such as ("Conv2D", "BiasAdd", "Relu"); mostly none.
+        The operations that a rewrite fused into this one, such as ("Conv2D", "BiasAdd", "Relu"); usually empty.
     """
 
     name: str
@@ -74,7 +74,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Edge:
-    """A tensor on its way: output number `output` of one operation, into another."""
+    """A tensor: output number `output` of one operation, an input of another."""
 
     source: str
     target: str
@@ -87,66 +87,68 @@ def read(graph: Any) -> tuple[list[Node], list[Edge]]:
     Parameters
     ----------
     graph : GraphDef or iterable of NodeDef
-        Such as `tf.Graph.as_graph_def()` or one of `RunMetadata.partition_graphs`.
+        The graph, such as `tf.Graph.as_graph_def()` or one of `RunMetadata.partition_graphs`.
     """
     defs = [node for node in getattr(graph, "node", graph) if node.op not in _PLUMBING]
-    taken = {tensor.partition(":")[0] for node in defs for tensor in node.input}
-    defs = [node for node in defs if node.op != "ReadVariableOp" or node.name in taken]  # each variable comes with one
+    consumed = {tensor.partition(":")[0] for node in defs for tensor in node.input}
+    defs = [node for node in defs if node.op != "ReadVariableOp" or node.name in consumed]  # every variable has one
     names = {node.name: _shown_name(node) for node in defs}
     nodes = [_node(node, names[node.name]) for node in defs]
     edges = []
     for node in defs:
         for tensor in node.input:
             source, _, output = tensor.partition(":")
-            if source in names:  # a control input, as "^init", never is
+            if source in names:  # control inputs, such as "^init", aren't
                 edges.append(Edge(names[source], names[node.name], int(output or 0)))
     return nodes, edges
 
 
 def classify_rewrites(before: Any, after: Any) -> dict[str, str]:
-    """Return by name what a rewrite made of operations: MERGED, FOLDED, PRUNED or SPARED.
+    """Return the effect of a rewrite on each operation, by name: MERGED, FOLDED, PRUNED or SPARED.
 
-    Operations that stayed what they were have no entry. Both graphs are as for `read`.
+    Unchanged operations have no entry. For the graphs, see `read`.
     """
     nodes, edges = read(before)
     names = {node.name for node in nodes}
     sources = defaultdict(list)
     for edge in edges:
         sources[edge.target].append(edge.source)
-    known: set[str] = set()  # what can be computed without running the graph
+    constant: set[str] = set()  # can be computed without running the graph
     for node in _topological_order(nodes, edges):
-        if node.kind == CONSTANT or (sources[node.name] and known.issuperset(sources[node.name])):
-            known.add(node.name)
-    kept = {node.name: node for node in read(after)[0]}
-    origins = {name: next((of for of in _with_scopes(name) if of in names), "") for name in kept}
+        if node.kind == CONSTANT or (sources[node.name] and constant.issuperset(sources[node.name])):
+            constant.add(node.name)
+    rewritten = {node.name: node for node in read(after)[0]}
+    origins = {name: next((scope for scope in _with_scopes(name) if scope in names), "") for name in rewritten}
     merged: set[str] = set()
-    for name, node in kept.items():
+    for name, node in rewritten.items():
         if node.parts:
-            merged |= _upstream([origins[name]], sources, within=(names - kept.keys() - known) | {origins[name]})
-    fed = {name for name, node in kept.items() if node.kind == INPUT}  # and so nothing before it is needed
-    needed = _upstream(origins.values(), {name: of for name, of in sources.items() if name not in fed}, within=names)
+            within = (names - rewritten.keys() - constant) | {origins[name]}
+            merged |= _upstream([origins[name]], sources, within=within)
+    fed = {name for name, node in rewritten.items() if node.kind == INPUT}  # so nothing upstream is needed
+    unfed = {name: inputs for name, inputs in sources.items() if name not in fed}
+    needed = _upstream(origins.values(), unfed, within=names)
 
     rewrites = {}
     for node in nodes:
         if node.name in merged:
             rewrites[node.name] = MERGED
-        elif node.name not in kept:
-            rewrites[node.name] = PRUNED if node.name not in needed else FOLDED if node.name in known else SPARED
-        elif node.kind != CONSTANT and kept[node.name].kind == CONSTANT:
+        elif node.name not in rewritten:
+            rewrites[node.name] = PRUNED if node.name not in needed else FOLDED if node.name in constant else SPARED
+        elif node.kind != CONSTANT and rewritten[node.name].kind == CONSTANT:
             rewrites[node.name] = FOLDED
-    rewrites |= {name: FOLDED for name, node in kept.items() if node.kind == CONSTANT and name not in names}
-    return rewrites | {name: MERGED for name, node in kept.items() if node.parts}
+    rewrites |= {name: FOLDED for name, node in rewritten.items() if node.kind == CONSTANT and name not in names}
+    return rewrites | {name: MERGED for name, node in rewritten.items() if node.parts}
 
 
 def describe(graph: Any) -> str:
-    """Return a graph in words, for those who can't see its picture."""
+    """Describe a graph in words, for readers who can't see its picture."""
     nodes, edges = read(graph)
     texts = []
     for node in nodes:
-        takes = [edge.source for edge in edges if edge.target == node.name]
+        inputs = [edge.source for edge in edges if edge.target == node.name]
         op = f"{node.op}: {' + '.join(node.parts)}" if node.parts else node.op
-        texts.append(f"{node.name} ({op})" + (f" takes {', '.join(takes)}" if takes else ""))
-    return "; ".join(texts) or "no operation"
+        texts.append(f"{node.name} ({op})" + (f" takes {', '.join(inputs)}" if inputs else ""))
+    return "; ".join(texts) or "no operations"
 
 
 def draw(graph: Any, title: str, marks: dict[str, str] | None = None) -> Figure:
@@ -155,17 +157,17 @@ def draw(graph: Any, title: str, marks: dict[str, str] | None = None) -> Figure:
     Parameters
     ----------
     graph : GraphDef or iterable of NodeDef
-        As for `read`.
+        The graph, as for `read`.
     title : str
         The picture's title.
     marks : dict, optional
-        What became or will become of operations, by name, as `classify_rewrites` returns them: each has its outline.
+        Rewrites by operation, as `classify_rewrites` returns them; each has its own outline.
     """
     return _figure(title, [("", _Layout(graph, marks or {}))])
 
 
 def compare(before: Any, after: Any, title: str) -> Figure:
-    """Draw a graph as written and, beside it, as a rewrite left it; what was rewritten is outlined in both."""
+    """Draw a graph as written next to its rewritten form; rewritten operations are outlined in both."""
     marks = classify_rewrites(before, after)
     return _figure(title, [("as written", _Layout(before, marks)), ("as it runs", _Layout(after, marks))])
 
@@ -191,13 +193,13 @@ def _node(node: Any, name: str) -> Node:
 
 
 def _with_scopes(name: str) -> list[str]:
-    """Return a name and the scopes that it is in, innermost first: a rewrite puts what it adds in a node's scope."""
+    """Return a name and its scopes, innermost first: rewrites add operations in a node's scope."""
     parts = name.split("/")
     return ["/".join(parts[:count]) for count in range(len(parts), 0, -1)]
 
 
 def _topological_order(nodes: list[Node], edges: list[Edge]) -> list[Node]:
-    """Return the operations, each after all it takes from; in the graph's order where there is a loop."""
+    """Return the operations, each after its inputs; in the graph's order if there is a cycle."""
     graph = _graph(nodes, edges)
     return [nodes[index] for index in graph.topological_sorting()] if graph.is_dag() else nodes
 
@@ -209,21 +211,21 @@ def _graph(nodes: list[Node], edges: list[Edge]) -> igraph.Graph:
 
 
 def _upstream(names: Iterable[str], sources: dict[str, list[str]], within: set[str]) -> set[str]:
-    """Return these names and all that they take from, in one or many steps, without leaving `within`."""
-    found, todo = set(), list(names)
+    """Return these names and all their direct and indirect inputs, without leaving `within`."""
+    visited, todo = set(), list(names)
     while todo:
         name = todo.pop()
-        if name not in found and name in within:
-            found.add(name)
+        if name not in visited and name in within:
+            visited.add(name)
             todo += sources.get(name, [])
-    return found
+    return visited
 
 
 # Drawing
 
 
 class _Layout:
-    """A graph laid out: y runs downwards from 0 to `height`, x from 0 to `width`."""
+    """The layout of a graph: y runs downwards from 0 to `height`, x from 0 to `width`."""
 
     def __init__(self, graph: Any, marks: dict[str, str]):
         self.nodes, self.edges = read(graph)
@@ -232,34 +234,36 @@ class _Layout:
         self.row = max((height for _, height in self.sizes), default=0)
         pairs = _graph(self.nodes, self.edges)
         layout = pairs.layout_sugiyama(layers=_layers(pairs))
-        # Boxes first, then where edges pass by the boxes of a row: all are kept apart.
-        at, routes = list(layout.coords), []
+        # Boxes first, then the points where edges cross a row of boxes: none of them overlap.
+        points, routes = list(layout.coords), []
         links: list[tuple[int, int]] = []
         for (source, target), route in zip(pairs.get_edgelist(), layout.edge_routing, strict=True):
             first, last = layout.coords[source][1], layout.coords[target][1]
             between = sorted((y, x) for x, y in route if first < y < last)
-            routes.append(range(len(at), len(at) + len(between)))
-            at += [[x, y] for y, x in between]
+            routes.append(range(len(points), len(points) + len(between)))
+            points += [[x, y] for y, x in between]
             links += pairwise([source, *routes[-1], target])
-        widths = [width for width, _ in self.sizes] + [0.0] * (len(at) - len(self.nodes))
-        columns = _columns(at, links, widths)
-        places = [(x, self.row / 2 + y * (self.row + 2 * _GAP)) for x, (_, y) in zip(columns, at, strict=True)]
+        widths = [width for width, _ in self.sizes] + [0.0] * (len(points) - len(self.nodes))
+        columns = _columns(points, links, widths)
+        places = [(x, self.row / 2 + y * (self.row + 2 * _GAP)) for x, (_, y) in zip(columns, points, strict=True)]
         self.places = places[: len(self.nodes)]
-        self.bends = [[places[index] for index in way] for way in routes]
+        self.bends = [[places[index] for index in route] for route in routes]
         self.width = max((x + width / 2 for (x, _), width in zip(places, widths, strict=True)), default=0)
         self.height = max((y + self.row / 2 for _, y in places), default=0)
 
     def paint(self, axes: Axes, x0: float, y0: float) -> None:
-        """Draw it with its upper left corner at (x0, y0)."""
+        """Draw the graph with its upper left corner at (x0, y0)."""
         number = {node.name: index for index, node in enumerate(self.nodes)}
         for index, (edge, bends) in enumerate(zip(self.edges, self.bends, strict=True)):
-            aside = 8 * [(other.source, other.target) for other in self.edges[:index]].count((edge.source, edge.target))
+            offset = 8 * [(other.source, other.target) for other in self.edges[:index]].count(
+                (edge.source, edge.target)
+            )
             source, target = number[edge.source], number[edge.target]
             (start_x, start_y), (end_x, end_y) = self.places[source], self.places[target]
-            start = (x0 + start_x + aside, y0 + start_y + self.sizes[source][1] / 2)
-            end = (x0 + end_x + aside, y0 + end_y - self.sizes[target][1] / 2)
-            beside = [(x0 + x, y0 + y + half) for x, y in bends for half in (-self.row / 2, self.row / 2)]
-            _arrow(axes, [start, *beside, end], f"{edge.source}→{edge.target}")
+            start = (x0 + start_x + offset, y0 + start_y + self.sizes[source][1] / 2)
+            end = (x0 + end_x + offset, y0 + end_y - self.sizes[target][1] / 2)
+            middle = [(x0 + x, y0 + y + half) for x, y in bends for half in (-self.row / 2, self.row / 2)]
+            _arrow(axes, [start, *middle, end], f"{edge.source}→{edge.target}")
             if edge.output:
                 axes.text(start[0] + 3, start[1] + 3, f":{edge.output}", va="top", fontproperties=_PLAIN)
         for node, (x, y), size in zip(self.nodes, self.places, self.sizes, strict=True):
@@ -271,29 +275,29 @@ class _Layout:
 
 
 def _layers(graph: igraph.Graph) -> list[int] | None:
-    """Return each operation's row: as far down as what takes its output allows; None where there is a loop."""
+    """Return each operation's row, as far down as its consumers allow; None if there is a cycle."""
     if not graph.is_dag():
         return None
     below = [0] * graph.vcount()
     for vertex in reversed(graph.topological_sorting()):
-        below[vertex] = max((below[after] + 1 for after in graph.successors(vertex)), default=0)
+        below[vertex] = max((below[consumer] + 1 for consumer in graph.successors(vertex)), default=0)
     return [max(below) - rows for rows in below]
 
 
-def _columns(at: list[list[float]], links: list[tuple[int, int]], widths: list[float]) -> list[float]:
-    """Return x for what stands at (column, row), the leftmost ending at 0.
+def _columns(points: list[list[float]], links: list[tuple[int, int]], widths: list[float]) -> list[float]:
+    """Return the x of each point, given as (column, row), with the left edge at 0.
 
-    Within a row, nothing overlaps. Each row is shifted as a whole so that what links it to those above is as upright
-    as can be.
+    Nothing overlaps within a row. Each row is shifted as a whole to make its links to the rows above as vertical as
+    possible.
     """
     boxes = sorted(width for width in widths if width)
     column = (boxes[len(boxes) // 2] if boxes else 0) + _GAP
-    xs = [column * x for x, _ in at]
-    for row in sorted({y for _, y in at}):
-        members = sorted((index for index, (_, y) in enumerate(at) if y == row), key=xs.__getitem__)
+    xs = [column * x for x, _ in points]
+    for row in sorted({y for _, y in points}):
+        members = sorted((index for index, (_, y) in enumerate(points) if y == row), key=xs.__getitem__)
         for left, right in pairwise(members):
             xs[right] = max(xs[right], xs[left] + (widths[left] + widths[right]) / 2 + _GAP)
-        shift = median([xs[above] - xs[below] for above, below in links if at[below][1] == row] or [0.0])
+        shift = median([xs[above] - xs[below] for above, below in links if points[below][1] == row] or [0.0])
         for index in members:
             xs[index] += shift
     leftmost = min((x - width / 2 for x, width in zip(xs, widths, strict=True)), default=0)
@@ -310,7 +314,7 @@ def _lines(node: Node) -> list[tuple[str, FontProperties]]:
 
 def _size(node: Node) -> tuple[float, float]:
     lines = _lines(node)
-    ends = _PAD if node.kind in (INPUT, VARIABLE) else 0  # these narrow towards their sides
+    ends = _PAD if node.kind in (INPUT, VARIABLE) else 0  # these shapes taper at the sides
     return max(_text_width(text, font) for text, font in lines) + 2 * (_PAD + ends), len(lines) * _LINE + _PAD
 
 
@@ -323,7 +327,7 @@ def _box(
 ) -> None:
     """Draw the box of an operation around (x, y); `name` identifies it in the figure."""
     colour, line = OUTLINES[mark] if mark else (plots.BLACK, "solid")
-    fill = [0.5 + 0.5 * part for part in to_rgb(FILLS[kind])]  # paler, for text to be read on it
+    fill = [0.5 + 0.5 * part for part in to_rgb(FILLS[kind])]  # paler, to keep text legible
     style: dict[str, Any] = {
         "facecolor": fill,
         "edgecolor": colour,
@@ -344,7 +348,7 @@ def _box(
 
 
 def _arrow(axes: Axes, points: list[tuple[float, float]], name: str) -> None:
-    """Draw an arrow through the points: curves from the 1st to the 2nd, the 3rd to the 4th …, straight between."""
+    """Draw an arrow through the points: curved from the 1st to the 2nd, the 3rd to the 4th …, straight in between."""
     path, codes = [points[0]], [Path.MOVETO]
     for index, ((x1, y1), (x2, y2)) in enumerate(pairwise(points)):
         if index % 2 == 0:
@@ -357,7 +361,7 @@ def _arrow(axes: Axes, points: list[tuple[float, float]], name: str) -> None:
 
 
 def _figure(title: str, panels: list[tuple[str, _Layout]]) -> Figure:
-    """Put drawings side by side under one title, and what shapes and outlines mean below them."""
+    """Put drawings side by side under one title, with a legend below."""
     drawn = [(node.kind, drawing.marks.get(node.name)) for _, drawing in panels for node in drawing.nodes]
     meanings: list[tuple[str, str | None, str]] = [
         (kind, None, kind) for kind in FILLS if kind in {kind for kind, _ in drawn}

@@ -1,4 +1,4 @@
-"""A student's guess: a number or a choice, made before the cell that measures, and compared with its figure."""
+"""Students' guesses: a number or a choice, made before the cell that measures, then compared with its figure."""
 
 import math
 from collections.abc import Sequence
@@ -14,20 +14,20 @@ class Guess(NamedTuple):
     Attributes
     ----------
     text : str
-        As it is shown; empty without a guess.
+        The guess as shown; empty without a guess.
     value : float or str or None
         The number, or the choice.
-    what_to_do : str
-        What the student can do without a valid guess; empty otherwise.
+    advice : str
+        What to do without a valid guess; empty otherwise.
     """
 
     text: str = ""
     value: float | str | None = None
-    what_to_do: str = ""
+    advice: str = ""
 
 
 def parse(answer: object, unit: str = "", choices: Sequence[str] = ()) -> Guess:
-    """Return the guess that a student wrote into a cell.
+    """Parse the guess that a student wrote into a cell.
 
     Parameters
     ----------
@@ -38,9 +38,11 @@ def parse(answer: object, unit: str = "", choices: Sequence[str] = ()) -> Guess:
     choices : sequence of str
         The choices; empty where the guess is a number.
     """
-    wanted = f"one of {', '.join(map(repr, choices))}" if choices else f"a number{f' ({unit})' * bool(unit)}, such as 2"
+    expected = (
+        f"one of {', '.join(map(repr, choices))}" if choices else f"a number{f' ({unit})' * bool(unit)}, such as 2"
+    )
     if answer is ... or answer is None:
-        return Guess(what_to_do=f"No guess yet: replace the three dots with {wanted}, or continue without a guess.")
+        return Guess(advice=f"No guess yet: replace the three dots with {expected}, or continue without a guess.")
     if choices:
         for choice in choices:
             if str(answer).strip().casefold() == choice.casefold():
@@ -53,7 +55,7 @@ def parse(answer: object, unit: str = "", choices: Sequence[str] = ()) -> Guess:
             number = math.nan
         if math.isfinite(number) and not isinstance(answer, bool):
             return Guess(with_unit(f"{number:,.12g}", unit), number)
-    return Guess(what_to_do=f"A guess is {wanted}. Try again, or continue without one.")
+    return Guess(advice=f"A guess is {expected}. Try again, or continue without one.")
 
 
 def value_of(measured: Measured | str) -> float | str | None:
@@ -64,15 +66,15 @@ def value_of(measured: Measured | str) -> float | str | None:
     return numbers["value"] if numbers else None
 
 
-def show(number: int, guess: str, what_to_do: str = "") -> None:
+def show(number: int, guess: str, advice: str = "") -> None:
     """Show a guess, or what to do without one."""
     if guess:
         boxes.show(f"Guess {number} · you: {guess}")
     else:
-        boxes.show(f"Guess {number} · none", lines=[what_to_do])
+        boxes.show(f"Guess {number} · none", lines=[advice])
 
 
 def show_comparison(number: int, question: str, guess: str, measured: Measured | str) -> None:
     """Show a guess and the figure that it is compared with."""
     you = f"you: {guess}, " if guess else ""
-    boxes.show(f"Guess {number} · {f'{question} · ' * bool(question)}{you}here: {measured}")
+    boxes.show(f"Guess {number} · {f'{question} · ' * bool(question)}{you}measured: {measured}")

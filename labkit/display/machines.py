@@ -1,4 +1,4 @@
-"""Results of complete runs on several machines: `data/machines/NAME.json`, which `lab report --json` writes."""
+"""Results of complete runs on several machines, from `lab report --json`: `data/machines/NAME.json`."""
 
 from pathlib import Path
 from typing import Any
@@ -25,12 +25,12 @@ _SCHEMA = {"type": "object", "required": list(_PARTS), "properties": _PARTS, "ad
 
 
 def read_all() -> list[dict[str, Any]]:
-    """Return the content of all files, by name.
+    """Return the contents of all files, sorted by name.
 
     Raises
     ------
     LabError
-        When a file is not what `lab report --json` writes.
+        When a file is not from `lab report --json`.
     """
     return [_read(path) for path in sorted(FOLDER.glob("*.json"))]
 
@@ -48,13 +48,13 @@ def table(lab: str, about: str = "") -> str:
 
 
 def _describe(machine: dict[str, Any]) -> str:
-    """Return a machine in words: "AMD EPYC, 2 cores, AVX, AVX2, AVX-512 (2026-11-26)"."""
+    """Describe a machine in words: "AMD EPYC, 2 cores, AVX, AVX2, AVX-512 (2026-11-26)"."""
     on = machine["on"]
     return f"{on['cpu']}, {on['cores']} cores, {on['instruction sets']} ({machine['when']})"
 
 
 def _find_problem(machine: Any) -> str:
-    """Return what is wrong with a machine's results; an empty text when nothing is."""
+    """Return the problem with a machine's results; an empty string if there is none."""
     try:
         fastjsonschema.validate(_SCHEMA, machine)
     except fastjsonschema.JsonSchemaValueException as error:
@@ -71,5 +71,5 @@ def _read(path: Path) -> dict[str, Any]:
     except ValueError as error:
         problem = str(error)
     if problem:
-        raise LabError(f"{paths.shown(path)} is not what ./lab report --json writes: {problem}.")
+        raise LabError(f"{paths.shown(path)} is not a file from ./lab report --json: {problem}.")
     return machine

@@ -1,4 +1,4 @@
-"""Tables in notebooks."""
+"""Markdown tables for notebooks."""
 
 from collections.abc import Iterable, Sequence
 

@@ -1,4 +1,4 @@
-"""A measured figure: its number, its interval and its unit, and the one text that is made of them."""
+"""Measured figures: value, confidence interval and unit, formatted the same everywhere."""
 
 import math
 from dataclasses import dataclass
@@ -7,24 +7,24 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Measured:
-    """A figure of a lab, as in `1.81× (1.68 to 1.95)`; a `statistics.Ratio` begins it: `Measured(*ratio, "×")`.
+    """A measured figure, such as `1.81× (1.68 to 1.95)`; for a `statistics.Ratio`, use `Measured(*ratio, "×")`.
 
     Attributes
     ----------
     value : float
-        What was measured, in the unit: 87 for 87%.
+        The value in the unit: 87 for 87%.
     low, high : float
         Its 95% confidence interval; NaN if unknown.
     unit : str
         Such as "×", "%" or "images/s".
     digits : int
-        How many to show after the decimal point, of value and interval; that many are kept, too.
+        Decimal places of value and interval, shown and stored.
     of : str
-        What a ratio is of, such as "6.8 → 12.4 images/s"; printed before the figure.
+        The two sides of a ratio, such as "6.8 → 12.4 images/s"; printed before the figure.
     note : str
         A remark of a few words; printed after the figure.
     signed : bool
-        Whether a plus is shown: for differences.
+        Whether to show a plus sign, for differences.
     """
 
     value: float
@@ -37,14 +37,14 @@ class Measured:
     signed: bool = False
 
     def __str__(self) -> str:
-        """Return the text: the unit once, after the value."""
+        """Return the figure as text; the unit follows the value only."""
         value, low, high = (f"{part:{'+' * self.signed},.{self.digits}f}" for part in (self.value, self.low, self.high))
         interval = "" if math.isnan(self.low) else f" ({low} to {high})"
         before, after = f"{self.of}: " if self.of else "", f", {self.note}" if self.note else ""
         return f"{before}{with_unit(value, self.unit)}{interval}{after}"
 
     def numbers(self) -> dict[str, Any] | None:
-        """Return value, interval and unit as JSON has them; None where the value is no number."""
+        """Return value, interval and unit for JSON; None if the value is not finite."""
         value, low, high = (round(float(part), self.digits) for part in (self.value, self.low, self.high))
         if not math.isfinite(value):
             return None

@@ -1,4 +1,4 @@
-"""oneDNN's work: its log as a table, and the operations of a graph that it took over."""
+"""oneDNN's verbose log as a table, and a graph's operations as written and as executed."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -9,7 +9,7 @@ import pandas as pd
 from labkit.system.errors import LabError
 
 MARK = "onednn_verbose"
-# What the log's template calls a field, and what the table calls it.
+# Field names in the log's template, and the table's names for them.
 _FIELDS = {
     "primitive": "primitive",
     "implementation": "implementation",
@@ -23,16 +23,16 @@ _DESCRIPTOR = re.compile(r"(\w+?)[:_]([a-z]+\d+):[a-z]*:blocked:(\w+)")
 
 
 def read_log(lines: Iterable[str], after: str | None = None) -> pd.DataFrame:
-    """Return the table of a run under `ONEDNN_VERBOSE=1`: a row for each primitive that ran, in order.
+    """Parse the output of a run under `ONEDNN_VERBOSE=1` into one row per executed primitive, in order.
 
-    The form differs between versions of oneDNN (3.2 and 3.7 are tested); the log's own template line names its fields.
+    The format differs between oneDNN versions (3.2 and 3.7 are tested); the log's template line names its fields.
 
     Parameters
     ----------
     lines : iterable of str
-        What the run printed. Other lines may stand between; a line that was cut off is left out.
+        The run's output. Other lines may come between; truncated lines are left out.
     after : str, optional
-        A line of the run's own: only what ran after it counts, to leave out a warm-up.
+        A line printed by the run: only primitives after it count, to leave out a warm-up.
 
     Returns
     -------
@@ -44,14 +44,14 @@ def read_log(lines: Iterable[str], after: str | None = None) -> pd.DataFrame:
     Raises
     ------
     LabError
-        When there is no such log in the lines.
+        When the lines contain no such log.
     """
     lines = [line.strip() for line in lines]
     names = next((names for line in lines if (names := _field_names(line))), None)
     if names is None:
         raise LabError(
-            "these lines hold no oneDNN log: run with ONEDNN_VERBOSE=1 and TF_ENABLE_ONEDNN_OPTS=1, on a network "
-            "whose operations oneDNN has."
+            "these lines contain no oneDNN log: run with ONEDNN_VERBOSE=1 and TF_ENABLE_ONEDNN_OPTS=1, on a network "
+            "with operations that oneDNN supports."
         )
     if after is not None:
         if after not in lines:
@@ -64,7 +64,7 @@ def read_log(lines: Iterable[str], after: str | None = None) -> pd.DataFrame:
 
 
 def describe(lines: Iterable[str]) -> dict[str, str]:
-    """Return what the log's head names: oneDNN's `version`, its `threads` and the instruction sets (`isa`) it uses."""
+    """Return oneDNN's `version`, `threads` and instruction sets (`isa`) from the log's header."""
     details: dict[str, str] = {}
     for line in lines:
         for key, pattern in (
@@ -72,13 +72,13 @@ def describe(lines: Iterable[str]) -> dict[str, str]:
             ("threads", r"cpu,runtime:(.+)"),
             ("isa", r"cpu,isa:(.+)"),
         ):
-            if found := re.search(f"^{MARK},.*{pattern}", line):
-                details.setdefault(key, found[1].strip())
+            if match := re.search(f"^{MARK},.*{pattern}", line):
+                details.setdefault(key, match[1].strip())
     return details
 
 
 def floats_per_register(isa: str) -> int:
-    """Return how many single-precision floats fit a vector register of the instruction sets in a log's head."""
+    """Return the number of float32 values in a vector register, by the instruction sets in a log's header."""
     sve = re.search(r"SVE \((\d+) bits\)", isa)
     return int(sve[1]) // 32 if sve else 16 if "AVX-512" in isa or "AVX10" in isa else 8 if "AVX" in isa else 4
 
@@ -97,27 +97,27 @@ def convolution_size(problem: str) -> dict[str, int]:
 
 
 def graph_that_ran(function: Callable, *args: Any) -> tuple[list, list]:
-    """Run a function as a `tf.function`, and return the nodes that were written and those that ran.
+    """Run a function as a `tf.function`, and return its nodes as written and as executed.
 
     Returns
     -------
-    written, ran : list of NodeDef
-        Of the largest graph: Keras makes small ones besides, to set variables up. Arguments and results are left out.
+    written, executed : list of NodeDef
+        Of the largest graph: Keras also makes small ones, to set up variables. Arguments and results are left out.
     """
     import tensorflow as tf
-    from tensorflow.python.eager import context  # there is no public name for it
+    from tensorflow.python.eager import context  # no public API
 
     traced = tf.function(function)
     context.enable_run_metadata()
     try:
-        context.export_run_metadata()  # forgets what ran before
+        context.export_run_metadata()  # discards earlier runs
         traced(*args)
         graphs = context.export_run_metadata().function_graphs
     finally:
         context.disable_run_metadata()
     largest = max(graphs, key=lambda graph: len(graph.pre_optimization_graph.node))
-    ran = [node for part in largest.partition_graphs for node in part.node]
-    return _operations(largest.pre_optimization_graph.node), _operations(ran)
+    executed = [node for part in largest.partition_graphs for node in part.node]
+    return _operations(largest.pre_optimization_graph.node), _operations(executed)
 
 
 def _operations(nodes: Iterable) -> list:
@@ -125,9 +125,9 @@ def _operations(nodes: Iterable) -> list:
 
 
 def _field_names(line: str) -> list[str] | None:
-    """Return the fields' names, if this is the line that lists those of primitives."""
-    found = re.match(rf"{MARK},.*?(?:primitive,info,|info,prim_)template:(.*)", line)
-    return found[1].split(",") if found else None
+    """Return the field names, if this is the template line for primitives."""
+    match = re.match(rf"{MARK},.*?(?:primitive,info,|info,prim_)template:(.*)", line)
+    return match[1].split(",") if match else None
 
 
 def _rows(lines: list[str], names: list[str]) -> Iterator[dict[str, Any]]:
@@ -139,7 +139,7 @@ def _rows(lines: list[str], names: list[str]) -> Iterator[dict[str, Any]]:
         fields = dict(zip(names, values, strict=True))
         tensors = {name: (kind, layout) for name, kind, layout in _DESCRIPTOR.findall(fields["memory_descriptors"])}
         yield {
-            **{ours: fields[theirs].strip() for theirs, ours in _FIELDS.items()},
+            **{column: fields[field].strip() for field, column in _FIELDS.items()},
             "type": next(iter(tensors.values()), ("", ""))[0],
             **{name: tensors.get(name, ("", ""))[1] for name in _TENSORS},
             "ms": float(fields["exec_time"]),

@@ -1,4 +1,4 @@
-"""The style of the labs' pictures, and `show`, which displays one with its alternative text."""
+"""The labs' plot style, and `show`, which displays a figure with its alternative text."""
 
 import base64
 import html
@@ -16,9 +16,9 @@ from matplotlib.figure import Figure
 
 from labkit.display.results import Results
 from labkit.system import files
-from labkit.system.load import BUSY_MARK, LIMITED_BY_CORES, Others
+from labkit.system.load import BUSY_MARK, LIMITED_BY_CORES, Contention
 
-# Okabe and Ito, "Color Universal Design" (2008): told apart with every common form of colour blindness.
+# Okabe and Ito, "Color Universal Design" (2008): distinguishable with every common form of colour blindness.
 BLUE, ORANGE, GREEN, VERMILION, SKY, PURPLE, YELLOW, BLACK = PALETTE = (
     "#0072B2",
     "#E69F00",
@@ -33,8 +33,8 @@ MARKERS = "osD^vPX*"  # colour is never the only difference
 
 
 def use_style() -> None:
-    """Make matplotlib's pictures readable from the last row: large type, thick lines, the kit's colours."""
-    mpl.rcdefaults()  # whatever a matplotlibrc of the user has, such as text.usetex
+    """Make Matplotlib figures readable from the back row: large type, thick lines, the kit's colours."""
+    mpl.rcdefaults()  # undo the user's matplotlibrc, such as text.usetex
     mpl.rcParams.update(
         {
             "figure.figsize": (9, 4.5),
@@ -53,25 +53,25 @@ def use_style() -> None:
     )
 
 
-def show(figure: Figure, alt: str, keep: Results | None = None, watched: Iterable[Others] = ()) -> None:
+def show(figure: Figure, alt: str, keep: Results | None = None, watched: Iterable[Contention] = ()) -> None:
     """Display a figure once, with its alternative text.
 
     Parameters
     ----------
     figure : matplotlib.figure.Figure
-        It is closed afterwards, so that the notebook doesn't show it again.
+        The figure, closed afterwards so that the notebook doesn't show it again.
     alt : str
-        What the picture shows, for those who can't see it.
+        What the picture shows, for readers who can't see it.
     keep : Results, optional
-        Where to keep the picture too, for the student's report, under its title.
-    watched : iterable of Others
-        Under which it was measured (`load.watch`): where other work had the cores, the picture says so.
+        Results that also store the picture, under its title, for the student's report.
+    watched : iterable of Contention
+        Other work during the measurement (`load.watch`): the picture says so if it used the cores.
     """
     title = next(filter(None, (figure.get_suptitle(), *(axes.get_title() for axes in figure.axes))), "")
     busy = [other for other in watched if other.busy]
-    if disturbed := ", ".join(dict.fromkeys(other.where or "what it shows" for other in busy)):
+    if disturbed := ", ".join(dict.fromkeys(other.where or "this picture" for other in busy)):
         not_valid = any(other.doubt for other in busy)
-        why = LIMITED_BY_CORES if not_valid else "other work had the cores meanwhile"
+        why = LIMITED_BY_CORES if not_valid else "other work used the cores meanwhile"
         mark = f"{BUSY_MARK}: {why} ({disturbed})"
         figure.text(0.5, 1.02, mark, ha="center", va="bottom", color="black", backgroundcolor=YELLOW)
         alt = f"{alt} {mark}."
@@ -83,7 +83,7 @@ def show(figure: Figure, alt: str, keep: Results | None = None, watched: Iterabl
 
 
 def save(figure: Figure, file: Path) -> None:
-    """Write a figure to a file, PNG, and close it."""
+    """Write a figure to a PNG file, and close it."""
     files.write(file, png(figure))
 
 
@@ -97,7 +97,7 @@ def png(figure: Figure) -> bytes:
 
 
 def _wrap_titles(figure: Figure) -> None:
-    """Break titles that are wider than their part of the figure."""
+    """Wrap titles that are wider than their part of the figure."""
     figure.draw_without_rendering()
     width = figure.bbox.width
     titles = [(axes.title, width / _columns(axes)) for axes in figure.axes]
@@ -109,6 +109,6 @@ def _wrap_titles(figure: Figure) -> None:
 
 
 def _columns(axes: Axes) -> float:
-    """Return how many such axes stand side by side in their figure."""
+    """Return the number of such axes that fit side by side in their figure."""
     spec = axes.get_subplotspec()
     return spec.get_gridspec().ncols / len(spec.colspan) if spec else 1

@@ -1,4 +1,4 @@
-"""A lab's results, kept in `work/results-NN.json` for `lab report`: table, pictures, verdicts, guesses and steps."""
+"""A lab's results, stored in `work/results-NN.json` for `lab report`: table, pictures, verdicts, guesses and steps."""
 
 import contextlib
 import functools
@@ -19,20 +19,20 @@ from labkit.display.measured import Measured
 from labkit.system import files, locks
 from labkit.system.errors import LabError
 from labkit.system.lease import usable_machine
-from labkit.system.load import BUSY_MARK, Others
+from labkit.system.load import BUSY_MARK, Contention
 from labkit.system.machine import TENSORFLOW
 
-WORK = Path("work")  # of the notebook that is running
+WORK = Path("work")  # next to the running notebook
 COLUMNS = ("published", "this machine", "its limit")
 PASSED, NOT_YET, NOT_ATTEMPTED = "passed", "not yet", "not attempted"
 CHECK_FAILED = "the check itself failed"
 
-# What optional sections have handed in, by lab and kind of run: for as long as this kernel lives, as its names do.
+# Rows from optional sections, by lab and kind of run. Like the kernel's variables, they are lost when it restarts.
 _handed_in: dict[tuple[str, bool], dict[str, tuple[Sequence[Any], ...]]] = {}
 
 
 class NotMeasured(str):
-    """In place of a measured figure: the section that would have measured it, and how a table says so."""
+    """A placeholder for a figure whose section was not run, as a table shows it."""
 
     __slots__ = ()
 
@@ -42,14 +42,14 @@ class NotMeasured(str):
 
 
 class Results:
-    """The results of one lab, written as they come; what comes again replaces what was there.
+    """The results of one lab, written as they arrive; repeated results replace earlier ones.
 
     Parameters
     ----------
     lab : str
         Its number, such as "07".
     quick : bool
-        Whether this is a small run, whose figures mean little.
+        Whether this is a small test run, whose figures mean little.
     """
 
     def __init__(self, lab: str, quick: bool = False):
@@ -58,16 +58,16 @@ class Results:
         self._handed_in = _handed_in.setdefault((lab, quick), {})
 
     def hand_in(self, section: str, *rows: Sequence[Any]) -> None:
-        """Keep an optional section's rows for the closing table, in place of those that it has handed in before.
+        """Store an optional section's rows for the closing table, replacing its earlier ones.
 
-        They are kept in memory: a kernel that was restarted begins without, so a table never mixes two runs.
+        They stay in memory: a restarted kernel begins without them, so a table never mixes two runs.
 
         Parameters
         ----------
         section : str
             Its number, such as "4".
         *rows : sequence of (name, published, this machine, its limit, *watches)
-            As `row` takes them.
+            Arguments of `row`.
         """
         self._handed_in[section] = rows
 
@@ -79,13 +79,13 @@ class Results:
         section : str
             Its number, such as "4".
         *expected : (name, published)
-            What it measures: the rows when it has not run, each "not measured".
+            The section's figures: its rows if it has not run, each "not measured".
         """
         missing = [(name, published, NotMeasured(section), "") for name, published in expected]
         return list(self._handed_in.get(section, missing))
 
     def table(self, what: str, rows: Sequence[Sequence[Any]]) -> None:
-        """Show and keep the lab's closing table.
+        """Show and store the lab's closing table.
 
         Figures measured while other work used the cores are marked, with a note on what to do. A column that is empty
         in all rows is not shown.
@@ -93,87 +93,87 @@ class Results:
         Parameters
         ----------
         what : str
-            What the figures are of: the head of the first column.
+            The heading of the first column.
         rows : sequence of (name, published, this machine, its limit, *watches)
-            As `row` takes them. Rows of optional sections: `handed_in`.
+            Arguments of `row`; for the rows of optional sections, see `handed_in`.
         """
-        made = [row(*each) for each in rows]
+        table_rows = [row(*values) for values in rows]
         watches = [watch for _, _, measured, _, *others in rows if measured for watch in others]
-        notes = list(dict.fromkeys(watch.note for watch in watches if watch.note))  # in their order, each once
-        display(markdown.table(*without_empty_columns((what, *COLUMNS), texts(made)), notes))
-        self._keep(table={"what": what, "rows": made, "notes": notes})
+        notes = list(dict.fromkeys(watch.note for watch in watches if watch.note))  # unique, in order
+        display(markdown.table(*without_empty_columns((what, *COLUMNS), texts(table_rows)), notes))
+        self._store(table={"what": what, "rows": table_rows, "notes": notes})
 
     def picture(self, title: str, png: str, alt: str) -> None:
-        """Keep a picture, `png` in base64. One of the same title is replaced: have no measured figure in it."""
-        self._keep(pictures={title: {"png": png, "alt": alt}})
+        """Store a picture, `png` in base64. It replaces one of the same title, so titles contain no figures."""
+        self._store(pictures={title: {"png": png, "alt": alt}})
 
     def exercise(self, number: int, verdict: str, hint: int = 0) -> None:
-        """Keep the verdict on an exercise, the number of hints shown, and the time. A passed exercise stays passed."""
-        self._keep(
+        """Store the verdict on an exercise, the number of hints shown, and the time. A passed exercise stays passed."""
+        self._store(
             exercises={str(number): verdict},
             progress={str(number): _progress(hint)},
         )
 
     def hint(self, number: int, shown: int) -> None:
-        """Keep how many hints to an exercise were shown, and when."""
-        self._keep(progress={str(number): _progress(shown)})
+        """Store the number of hints shown for an exercise, and the time."""
+        self._store(progress={str(number): _progress(shown)})
 
     def guess(self, number: int, question: str, answer: object, unit: str = "", choices: Sequence[str] = ()) -> None:
-        """Keep and show a student's guess. Without one, or with an invalid one, the lab continues.
+        """Store and show a student's guess. Without one, or with an invalid one, the lab continues.
 
         Parameters
         ----------
         number : int
             Its number in the lab.
         question : str
-            What the figure is of, in a few words, such as "two threads against one".
+            The quantity, in a few words, such as "two threads vs one".
         answer : object
             The guess, a number or one of the choices; three dots (`...`) without a guess.
         unit : str
-            Of a number, such as "×".
+            The unit of a number, such as "×".
         choices : sequence of str
-            The choices; none where the guess is a number.
+            The choices; empty where the guess is a number.
         """
-        given = guesses.parse(answer, unit, choices)
-        guesses.show(number, given.text, given.what_to_do)
-        kept = self._kept_guess(number)
-        now = {"question": question, "guess": given.text, "values": [given.value, kept["values"][1]]}
-        self._keep(guesses={str(number): kept | now})
+        guess = guesses.parse(answer, unit, choices)
+        guesses.show(number, guess.text, guess.advice)
+        stored = self._stored_guess(number)
+        new = {"question": question, "guess": guess.text, "values": [guess.value, stored["values"][1]]}
+        self._store(guesses={str(number): stored | new})
 
     def compare_guess(self, number: int, measured: Measured | str) -> None:
-        """Show a guess and the figure, a `Measured` or one of the choices, and keep both."""
-        kept = self._kept_guess(number)
-        guesses.show_comparison(number, kept["question"], kept["guess"], measured)
-        now = {"here": str(measured), "values": [kept["values"][0], guesses.value_of(measured)]}
-        self._keep(guesses={str(number): kept | now})
+        """Show a guess and the figure, a `Measured` or one of the choices, and store both."""
+        stored = self._stored_guess(number)
+        guesses.show_comparison(number, stored["question"], stored["guess"], measured)
+        new = {"here": str(measured), "values": [stored["values"][0], guesses.value_of(measured)]}
+        self._store(guesses={str(number): stored | new})
 
-    def _kept_guess(self, number: int) -> dict[str, Any]:
-        """Return what was kept of a guess before, if it can be read: nothing can be kept where it can't."""
-        kept: dict[str, Any] = {}
+    def _stored_guess(self, number: int) -> dict[str, Any]:
+        """Return the stored guess, with defaults for missing parts; an unreadable file can't be written either."""
+        stored: dict[str, Any] = {}
         with contextlib.suppress(OSError):
-            kept = self._read().get("guesses", {}).get(str(number), {})
-        return {"question": "", "guess": "", "here": "", "values": [None, None]} | kept
+            stored = self._read().get("guesses", {}).get(str(number), {})
+        return {"question": "", "guess": "", "here": "", "values": [None, None]} | stored
 
     def step(
         self,
         name: str,
         measured: Measured | str,
-        *watches: Others,
+        *watches: Contention,
         share: float | None = None,
         significant: bool | None = None,
     ) -> None:
-        """Keep a step of the ladder.
+        """Store a step of the ladder.
 
         Parameters
         ----------
         name : str
             One of `speedups.STEPS`.
         measured : Measured or str
-            The factor; a text where there is none, such as why this machine cannot take the step.
-        *watches : Others
-            Under which it was measured (`load.watch`).
+            The speed-up, or a text such as why this machine cannot take the step.
+        *watches : Contention
+            Other work during the measurement (`load.watch`).
         share : float, optional
-            How much of the machine's limit the faster of the two reaches, in percent.
+            The share of the machine's limit that the faster of the two reaches, in percent.
         significant : bool, optional
             `Ratio.significant`, which may be by rank; by default the interval decides.
 
@@ -183,68 +183,70 @@ class Results:
             When there is no such step.
         """
         if name not in speedups.STEPS:
-            raise LabError(f"there is no step {name!r}, only {', '.join(speedups.STEPS)}.")
-        kept = row(name, "", measured, "", *watches)
-        step = {"text": kept["texts"][2], "numbers": kept["numbers"], "busy": kept["busy"]}
+            raise LabError(f"there is no step {name!r}: choose from {', '.join(speedups.STEPS)}.")
+        figure = row(name, "", measured, "", *watches)
+        step = {"text": figure["texts"][2], "numbers": figure["numbers"], "busy": figure["busy"]}
         step["share"] = None if share is None else round(float(share), 1)
-        self._keep(steps={name: step if significant is None else step | {"significant": bool(significant)}})
+        self._store(steps={name: step if significant is None else step | {"significant": bool(significant)}})
 
     def _read(self) -> dict[str, Any]:
-        """Return what is kept, but for what is damaged: a lab goes on without it."""
+        """Return the stored results without damaged parts: a lab continues without them."""
         try:
-            kept = read(self.path)
+            stored = read(self.path)
         except (FileNotFoundError, ValueError):
             return {}
-        return {key: value for key, value in kept.items() if not _part_problem(key, value)}
+        return {key: value for key, value in stored.items() if not _part_problem(key, value)}
 
-    def _keep(self, **values: Any) -> None:
-        """Add each value, or replace the one kept. If that is impossible, the lab warns once and continues."""
+    def _store(self, **values: Any) -> None:
+        """Add or replace values. If that fails, the lab warns once and continues."""
         try:
             with files.writing(self.path):
                 self.path.parent.mkdir(parents=True, exist_ok=True)
-            with locks.locked(self.path):  # another kernel of this lab may keep something at the same time
+            with locks.locked(self.path):  # another kernel of this lab may write at the same time
                 self._change(values)
         except files.NotWritten as error:
-            files.warn(f"{error} Without that, ./lab report has nothing of it; the lab goes on.")
+            files.warn(f"{error} Until then, ./lab report lacks new results; the lab continues.")
 
     def _change(self, values: dict[str, Any]) -> None:
         with files.writing(self.path):
-            kept = self._read()
-        new = {key: value if key == "table" else kept.get(key, {}) | value for key, value in values.items()}
+            stored = self._read()
+        new = {key: value if key == "table" else stored.get(key, {}) | value for key, value in values.items()}
         if "exercises" in new:
-            before = kept.get("exercises", {})
+            before = stored.get("exercises", {})
             new["exercises"] |= {number: PASSED for number in before if before[number] == PASSED}
-            if all(kept.get(key) == value for key, value in new.items()):
+            if all(stored.get(key) == value for key, value in new.items()):
                 return
-        kept |= self._about | new | {"when": time.strftime("%Y-%m-%d %H:%M"), "on": _describe_machine()}
-        files.write(self.path, json.dumps(kept, indent=1))
+        stored |= self._about | new | {"when": time.strftime("%Y-%m-%d %H:%M"), "on": _describe_machine()}
+        files.write(self.path, json.dumps(stored, indent=1))
 
 
 def _progress(hint: int) -> dict[str, Any]:
     return {"hint": hint, "minute": time.strftime("%Y-%m-%dT%H:%M")}
 
 
-def row(name: str, published: str, measured: Measured | str, limit: Limit | str, *watches: Others) -> dict[str, Any]:
-    """Return a row of a closing table as it is kept.
+def row(
+    name: str, published: str, measured: Measured | str, limit: Limit | str, *watches: Contention
+) -> dict[str, Any]:
+    """Return a row of a closing table, as stored.
 
     Parameters
     ----------
     name : str
-        What the figure is of.
+        The quantity.
     published : str
-        The published figure, or an empty text.
+        The published figure, or an empty string.
     limit : Limit or str
-        The most that the machine could do, or an empty text.
+        The most that the machine could do, or an empty string.
     measured : Measured or str
         This machine's figure, or a text, such as a choice of settings.
-    *watches : Others
-        Under which it was measured (`load.watch`).
+    *watches : Contention
+        Other work during the measurement (`load.watch`).
 
     Returns
     -------
     dict
-        `texts`, a list of the four as they are shown; `numbers`, value, interval and unit, or None; `busy`, whether
-        other work had the cores; `missing`, whether its section did not run.
+        `texts`, a list of the four as shown; `numbers`, value, interval and unit, or None; `busy`, whether other work
+        used the cores; `missing`, whether its section did not run.
     """
     text = str(measured)
     busy = bool(text) and any(watch.busy for watch in watches)
@@ -259,16 +261,18 @@ def row(name: str, published: str, measured: Measured | str, limit: Limit | str,
 
 
 def texts(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """Return the texts of kept rows."""
-    return [each["texts"] for each in rows]
+    """Return the texts of stored rows."""
+    return [row["texts"] for row in rows]
 
 
 def without_empty_columns(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> tuple[list[str], list[list[Any]]]:
-    """Return a closing table's head and rows without the columns in which no row has anything."""
+    """Return a closing table's head and rows without columns that are empty in every row."""
     used = [
-        place for place in range(len(head)) if not rows or any(row[place : place + 1] not in ([], [""]) for row in rows)
+        column
+        for column in range(len(head))
+        if not rows or any(row[column : column + 1] not in ([], [""]) for row in rows)
     ]
-    return [head[place] for place in used], [[row[place] for place in used if place < len(row)] for row in rows]
+    return [head[column] for column in used], [[row[column] for column in used if column < len(row)] for row in rows]
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -277,29 +281,29 @@ def read(path: Path) -> dict[str, Any]:
     Raises
     ------
     OSError
-        When it can't be read, or is no regular file.
+        When it can't be read, or is not a regular file.
     ValueError
         When it is not a JSON object.
     """
-    kept = files.read_json(path)
-    if not isinstance(kept, dict):
+    stored = files.read_json(path)
+    if not isinstance(stored, dict):
         raise ValueError("it is not a JSON object")
-    return kept
+    return stored
 
 
-def find_problem(kept: dict[str, Any]) -> str:
-    """Return what is wrong with the content of a lab's file; an empty text when nothing is."""
+def find_problem(stored: dict[str, Any]) -> str:
+    """Return the problem with the contents of a lab's file; an empty string if there is none."""
     for key in ("lab", "quick", "when", "on"):
-        if key not in kept:
+        if key not in stored:
             return f"it has no {key!r}"
-    return next(filter(None, (_part_problem(key, value) for key, value in kept.items())), "")
+    return next(filter(None, (_part_problem(key, value) for key, value in stored.items())), "")
 
 
 def _part_problem(key: str, value: Any) -> str:
     try:
         _validator(key)(value)
     except fastjsonschema.JsonSchemaValueException:
-        return f"its {key!r} is not what a lab writes"
+        return f"its {key!r} is malformed"
     return ""
 
 
@@ -318,7 +322,7 @@ def _object(**properties: Schema) -> Schema:
 
 
 def _by_text(values: Schema) -> Schema:
-    """Return the schema of an object with any texts as its keys."""
+    """Return the schema of an object with any strings as its keys."""
     return {"type": "object", "propertyNames": _TEXT, "additionalProperties": values}
 
 
@@ -330,7 +334,7 @@ def _list(items: Schema, **limits: int) -> Schema:
     return {"type": "array", "items": items, **limits}
 
 
-# No half of a surrogate pair, which can't be written to a page.
+# No lone surrogates, which can't be written to a page.
 _TEXT = {"type": "string", "pattern": r"^[^\ud800-\udfff]*$"}
 _NUMBER = {"type": "number", "minimum": -sys.float_info.max, "maximum": sys.float_info.max}
 _BOOLEAN = {"type": "boolean"}
@@ -346,10 +350,10 @@ _ROW = _object(
 _PNG = {"type": "string", "pattern": "^iVBORw0KGgo[A-Za-z0-9+/]*={0,2}$"}  # in base64
 _ANSWER = _or_null(_TEXT, _NUMBER)
 _GUESS = _object(question=_TEXT, guess=_TEXT, here=_TEXT)
-_GUESS["properties"]["values"] = _list(_ANSWER, minItems=2, maxItems=2)  # which an earlier kit did not write
+_GUESS["properties"]["values"] = _list(_ANSWER, minItems=2, maxItems=2)  # not in files of earlier versions
 _STEP = _object(text=_TEXT, numbers=_NUMBERS, busy=_BOOLEAN, share=_or_null(_NUMBER))
 
-# The parts of a lab's file; a part of another name is from a later version, and is ignored.
+# The parts of a lab's file; unknown parts come from later versions, and are ignored.
 _PARTS: dict[str, Schema] = {
     "lab": _TEXT,
     "quick": _BOOLEAN,
@@ -372,7 +376,7 @@ def _version(package: str) -> str:
 
 
 def _describe_machine() -> dict[str, str | int]:
-    """What the figures were measured on and with."""
+    """Return the machine and the software behind the figures."""
     machine = usable_machine()
     return {
         "cpu": machine.model,

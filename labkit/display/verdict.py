@@ -1,4 +1,4 @@
-"""The verdict on an exercise: the same plain words everywhere, coloured in a notebook."""
+"""Verdicts on exercises: the same words everywhere, coloured in notebooks."""
 
 from labkit.display import boxes, plots
 from labkit.display.results import CHECK_FAILED, NOT_ATTEMPTED, NOT_YET, PASSED
@@ -8,23 +8,23 @@ COLOURS = {PASSED: plots.GREEN, NOT_YET: plots.ORANGE, NOT_ATTEMPTED: plots.SKY,
 
 
 def show(exercise: int, verdict: str, lines: list[str], solution: str = "") -> None:
-    """Show a verdict and, indented below it, what the student should know.
+    """Show a verdict and, indented below it, details.
 
     Parameters
     ----------
     exercise : int
-        The number.
+        The exercise's number.
     verdict : str
         `PASSED`, `NOT_YET`, `NOT_ATTEMPTED` or `CHECK_FAILED`.
     lines : list of str
-        What the student should know.
+        Details for the student.
     solution : str
-        The kit's, which a notebook shows folded behind *passed*, to compare.
+        The kit's solution, which a notebook shows collapsed after *passed*, for comparison.
     """
     folded = solution if verdict == PASSED else ""
     boxes.show(f"Exercise {exercise} · ", verdict, COLOURS[verdict], lines, folded)
 
 
 def show_hint(exercise: int, hint: str) -> None:
-    """Show a hint that was asked for."""
+    """Show a requested hint."""
     boxes.show(f"Exercise {exercise}", lines=[hint])

@@ -1,6 +1,6 @@
 """The labs as students get them: titles, sections with their minutes, and exercises with their stubs and solutions.
 
-All of it is read from `solutions/labs.json`, which `./lab build` writes from the labs' sources.
+It is all read from `solutions/labs.json`, which `./lab build` writes from the labs' sources.
 """
 
 import functools
@@ -42,7 +42,7 @@ class Section:
 
     @property
     def minutes(self) -> float:
-        """All its minutes."""
+        """The total of its minutes."""
         return self.read + self.do + self.wait
 
 
@@ -55,11 +55,11 @@ class Exercise:
     number : int
         Its number in the lab, from 1.
     name : str
-        The variable that the student's answer is bound to.
+        The variable that holds the student's answer.
     cell : str
-        The id of its cell, in both of the lab's notebooks.
+        The id of its cell, in both notebooks of the lab.
     stub, solution : str
-        That cell's text in the student's notebook, and in the solution's.
+        The cell's text in the student's notebook and in the solution.
     section : str
         The name of its section.
     title : str
@@ -86,11 +86,11 @@ class Question:
     number : int
         Its number in the lab, from 1.
     text : str
-        The question in a few words; "…" stands for what is known only where the lab runs.
+        The question in a few words; "…" stands for what is known only once the lab runs.
     unit : str
-        Of a number, such as "×"; empty where the guess is a choice.
+        The unit of a numeric guess, such as "×"; empty for a choice.
     choices : tuple of str
-        The choices; none where the guess is a number.
+        The choices; empty for a numeric guess.
     """
 
     lab: str
@@ -111,11 +111,11 @@ class LabInfo:
     title : str
         Its title, such as "07 · Horovod on the MNIST CNN".
     sections : tuple of Section
-        Its sections in their order.
+        Its sections, in order.
     exercises : dict of int to Exercise
         Its exercises by number.
     questions : tuple of Question
-        What students guess, in its order.
+        Its questions, in order.
     """
 
     name: str
@@ -141,28 +141,28 @@ class LabInfo:
 
 
 def labs() -> list[LabInfo]:
-    """Return all labs in their order."""
+    """Return all labs, in order."""
     return list(_read((paths.SOLUTIONS / FILE).read_text(encoding="utf-8")))
 
 
 def find(lab: str) -> LabInfo:
-    """Return the lab that `lab` means: `7`, `07`, `07_horovod_mnist` or the path of one of its files.
+    """Return the lab that `lab` refers to: `7`, `07`, `07_horovod_mnist` or the path of one of its files.
 
     Raises
     ------
     LabError
-        When there is no such lab.
+        If there is no such lab.
     """
     return match(lab, {info.name: info for info in labs()})
 
 
 def match(lab: str, known: Mapping[str, T]) -> T:
-    """Return the one of the `known` labs, by the names of their files, that `lab` means; see `find`."""
-    wanted = Path(lab).name.removesuffix(".py").removesuffix(".ipynb")
-    wanted = wanted.zfill(2) if wanted.isdigit() else wanted
-    for name, found in known.items():
-        if wanted in (name, name[:2]):
-            return found
+    """Return the value of the lab that `lab` refers to (see `find`) from a mapping by file name."""
+    query = Path(lab).name.removesuffix(".py").removesuffix(".ipynb")
+    query = query.zfill(2) if query.isdigit() else query
+    for name, value in known.items():
+        if query in (name, name[:2]):
+            return value
     raise LabError(f"there is no lab {lab!r}: the labs are {', '.join(known)}.")
 
 

@@ -1,6 +1,6 @@
-"""An IPython extension that adds to a NameError what to do when the cell that defines the name has not run.
+"""An IPython extension that adds a hint to a NameError, for when the cell that defines the name has not run.
 
-The kernels of `lab start` load it: after a restart of the kernel, no name is defined.
+The kernels of `lab start` load it: after a kernel restart, no name is defined.
 """
 
 from types import TracebackType
@@ -8,13 +8,13 @@ from types import TracebackType
 from IPython.core.interactiveshell import InteractiveShell
 
 HINT = (
-    "Is it defined in a cell above? That cell has not run since the kernel started: menu Run ▸ Run All Above Selected "
-    "Cell."
+    "Is it defined in a cell above? That cell has not run since the kernel started: use the menu Run ▸ Run All Above "
+    "Selected Cell."
 )
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:
-    """Register the handler of name errors; IPython calls this."""
+    """Register the handler for name errors; IPython calls this."""
     shell.set_custom_exc((NameError,), _show_name_error)
 
 

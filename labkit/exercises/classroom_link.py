@@ -1,6 +1,6 @@
-"""The link to a classroom: a sender process and the room's results, for students who have joined a room.
+"""The link to a classroom, for students who have joined a room: a sender process and the room's results.
 
-The classroom is another package (`labkit_classroom`), loaded through the entry point `labkit.room`.
+The classroom is a separate package (`labkit_classroom`), loaded through the entry point `labkit.room`.
 """
 
 import contextlib
@@ -13,24 +13,24 @@ from typing import Protocol
 from labkit.system import files
 
 MEMBERSHIP = ".room.json"  # in the student's folder once they have joined
-OPENED = Path("work", "opened.json")  # in that folder: the lab that was opened last, and when
+OPENED = Path("work", "opened.json")  # in that folder: the last lab opened, and when
 
 
 class Room(Protocol):
     """The interface of the entry point."""
 
     def start_sender(self, folder: Path) -> None:
-        """Start the process that sends what the labs in a folder write, unless it runs."""
+        """Start the process that sends the results in a folder, unless it is running."""
 
     def results(self, folder: Path) -> tuple[dict[tuple[str, str], str], str]:
-        """Return the room's results by lab and question, and a sentence if there are none to show."""
+        """Return the room's results by lab and question, and a sentence if there are none."""
 
 
 def open_lab(folder: Path, lab: str) -> None:
     """Record which lab was opened, and start the sender if the student has joined a room.
 
-    The record is also written before joining: a student who joins during a lab is in that lab. Failing to write it does
-    not stop the lab.
+    The record is written even before joining: a student who joins during a lab is in that lab. A failure to write it
+    doesn't stop the lab.
     """
     with contextlib.suppress(files.NotWritten):
         files.write(folder / OPENED, json.dumps({"lab": lab, "minute": time.strftime("%Y-%m-%dT%H:%M")}))
@@ -39,7 +39,7 @@ def open_lab(folder: Path, lab: str) -> None:
 
 
 def results(folder: Path) -> tuple[dict[tuple[str, str], str], str]:
-    """Return the results of the student's room by lab and question, and a sentence if there are none to show."""
+    """Return the results of the student's room by lab and question, and a sentence if there are none."""
     room = _room_of(folder)
     return room.results(folder) if room else ({}, "")
 

@@ -1,4 +1,4 @@
-"""Checks of lab 00: threads per rank, a hello from each rank, a sum over all ranks."""
+"""Checks for lab 00: threads per rank, a hello from each rank, a sum over all ranks."""
 
 import contextlib
 import math
@@ -10,15 +10,15 @@ from typing import Any
 from labkit.exercises.answers import call, for_all, reports, run_answer
 from labkit.exercises.core import Lab
 from labkit.exercises.outcomes import NotYet, expect, hinting
-from labkit.exercises.values import same, whole
+from labkit.exercises.values import expect_equal, integer
 
 lab = Lab("00")
 
 PROBE = Path(__file__).with_name("lab00_ranks.py")
-# What rank 1 adds to each number that it sends. It is even: by an odd one, n (n + 1) / 2 of a larger n can grow by a
+# Added to each number that rank 1 sends. It is even: with an odd one, n (n + 1) / 2 for a larger n could grow by a
 # multiple of it too, as a sum does.
-LOUDER = 100
-RUN_LIMIT_S = 90.0  # for a run; a hang is reported before, by its line
+RAISE_BY = 100
+RUN_LIMIT_S = 90.0  # for a run; a hang is reported sooner, with its line
 MORE_RANKS_HINT = "The text says what to return when there are more ranks than cores."
 FORMULA_HINT = "A formula based on the number of ranks, or on the largest number, is not the sum of what they send."
 
@@ -26,20 +26,20 @@ FORMULA_HINT = "A formula based on the number of ranks, or on the largest number
 @lab.exercise(
     1,
     hints=(
-        "Share 8 cores among 2 ranks: how many does each get? And 8 among 3, when a core can't be cut in two?",
+        "Share 8 cores among 2 ranks: how many does each get? And 8 among 3, if a core can't be split?",
         "`//` divides and rounds down. What should it return when there are more ranks than cores?",
         "max(1, cores // ranks)",
     ),
 )
 def threads(answer: Callable[..., Any]) -> None:
-    """An even share, an integer, at least one."""
+    """Check for an even share: an integer, at least 1."""
     from hypothesis import strategies as st
 
     def decide(cores: int, ranks: int) -> None:
-        called = f"threads_per_rank(cores={cores}, ranks={ranks})"
+        label = f"threads_per_rank(cores={cores}, ranks={ranks})"
         with hinting(MORE_RANKS_HINT if ranks > cores else ""):
-            got = whole(call(answer, cores, ranks), called)
-            same(got, max(1, cores // ranks), called, rel=0, abs=0)
+            threads = integer(call(answer, cores, ranks), label)
+            expect_equal(threads, max(1, cores // ranks), label, rel=0, abs=0)
 
     for cores, ranks in [(8, 2), (8, 3), (2, 1), (2, 4), (64, 16)]:
         decide(cores, ranks)
@@ -49,16 +49,16 @@ def threads(answer: Callable[..., Any]) -> None:
 @lab.exercise(
     2,
     hints=(
-        "The script knows `everybody`. Its rank is everybody.rank.",
+        "The script defines `everybody`, whose .rank is this process's rank.",
         'print(f"hello from rank {everybody.rank} of {everybody.size}")',
     ),
 )
 def hello(answer: str) -> None:
-    """One line per rank, with its own rank and the size, on 2 and on 3 ranks."""
+    """Check for one line per rank, with its rank and the size, on 2 and on 3 ranks."""
     for size in (2, 3):
         run = run_answer(size, PROBE, answer, timeout=RUN_LIMIT_S)
         for rank, lines in enumerate(run.lines):
-            _says(lines, f"hello from rank {rank} of {size}", rank)
+            _expect_line(lines, f"hello from rank {rank} of {size}", rank)
 
 
 @lab.exercise(
@@ -69,47 +69,47 @@ def hello(answer: str) -> None:
     ),
 )
 def total(answer: str) -> None:
-    """Every rank prints the sum of 1 to size, on 1, 3 and 4 ranks, and computes it from what the ranks send."""
+    """Check that every rank prints the sum of 1 to size, on 1, 3 and 4 ranks, from the numbers that the ranks send."""
     for size in (3, 1):
-        _adds_up(answer, size)
-    if _follows_the_number(answer):
+        _check_total(answer, size)
+    if _depends_on_number(answer):
         return
-    _adds_up(answer, 4)
-    # It sends something else than `number`: what rank 1 sends is made larger, whatever that is.
+    _check_total(answer, 4)
+    # It sends something other than `number`: raise whatever rank 1 sends.
     try:
-        run = run_answer(4, PROBE, answer, LOUDER, timeout=RUN_LIMIT_S)
+        run = run_answer(4, PROBE, answer, RAISE_BY, timeout=RUN_LIMIT_S)
         rank_1 = reports(run)[1]
-    except NotYet:  # it sends more than numbers to be added, such as a rank, and larger ones are wrong
+    except NotYet:  # it sends more than numbers to add, such as a rank, which must not be raised
         return
     expect(
         rank_1["sent"],
         "each rank to send its number to the others; rank 1 of 4 sends nothing, so no other rank knows it",
         hint=FORMULA_HINT,
     )
-    if rank_1["unwatched"] or not rank_1["louder"]:
+    if rank_1["unwatched"] or not rank_1["raised"]:
         return
     for rank in (0, 2, 3):
-        printed, more = _total(run.lines[rank])
+        text, increase = _total(run.lines[rank])
         expect(
-            more != 0 and more % LOUDER == 0,
-            f"every rank to add up what the ranks send; when the numbers that rank 1 of 4 sends are {LOUDER} larger, "
-            f"rank {rank} prints {printed}: not 'total {10 + LOUDER}', nor 10 plus another multiple of {LOUDER}",
+            increase != 0 and increase % RAISE_BY == 0,
+            f"every rank to add up the numbers that the ranks send; when those of rank 1 of 4 are {RAISE_BY} larger, "
+            f"rank {rank} prints {text}, not 'total {10 + RAISE_BY}' or 10 plus another multiple of {RAISE_BY}",
             hint=FORMULA_HINT,
         )
 
 
-def _follows_the_number(answer: str) -> bool:
-    """Whether all of four ranks print the right sum when rank 1's number is another one.
+def _depends_on_number(answer: str) -> bool:
+    """Whether all four ranks print the right sum when rank 1's number is changed.
 
-    A product, a formula or a number written in the script would fail, however the ranks exchange their numbers.
+    A product, a formula or a hard-coded number would fail, however the ranks exchange their numbers.
     """
     text = Path(answer).read_text(encoding="utf-8")
     line = re.compile(r"^(number *= *)(.*)$", re.MULTILINE)
     on_rank_1 = "__import__('mpi4py.MPI').MPI.COMM_WORLD.rank == 1"
-    changed = Path(answer).with_name(f"louder_{Path(answer).name}")
-    changed.write_text(line.sub(rf"\g<1>{LOUDER} * ({on_rank_1}) + \g<2>", text), encoding="utf-8")
+    changed = Path(answer).with_name(f"raised_{Path(answer).name}")
+    changed.write_text(line.sub(rf"\g<1>{RAISE_BY} * ({on_rank_1}) + \g<2>", text), encoding="utf-8")
     try:
-        _adds_up(str(changed), 4, right=10 + LOUDER)
+        _check_total(str(changed), 4, expected=10 + RAISE_BY)
     except NotYet:
         return False
     finally:
@@ -117,15 +117,15 @@ def _follows_the_number(answer: str) -> bool:
     return True
 
 
-def _adds_up(answer: str, size: int, right: int = 0) -> None:
-    right = right or size * (size + 1) // 2
+def _check_total(answer: str, size: int, expected: int = 0) -> None:
+    expected = expected or size * (size + 1) // 2
     run = run_answer(size, PROBE, answer, timeout=RUN_LIMIT_S)
-    for rank, lines in enumerate(run.lines):  # of floats it is `total 6.0`
-        _says([re.sub(r"^(total \d+)\.0+$", r"\1", line.rstrip()) for line in lines], f"total {right}", rank)
+    for rank, lines in enumerate(run.lines):  # a float prints `total 6.0`
+        _expect_line([re.sub(r"^(total \d+)\.0+$", r"\1", line.rstrip()) for line in lines], f"total {expected}", rank)
 
 
 def _total(lines: tuple[str, ...]) -> tuple[str, float]:
-    """Return a rank's total as it printed it, and by how much it is more than 10; rounding doesn't count."""
+    """Return a rank's total as printed, and how much it exceeds 10, rounding aside."""
     for line in lines:
         if line.startswith("total"):
             with contextlib.suppress(ValueError, IndexError):
@@ -133,10 +133,10 @@ def _total(lines: tuple[str, ...]) -> tuple[str, float]:
     return "no total", math.nan
 
 
-def _says(lines: Sequence[str], right: str, rank: int) -> None:
-    """Decide on what a rank printed; MPI may have printed something too."""
-    found = [line.rstrip() for line in lines if re.match(right.split()[0], line.strip(), re.IGNORECASE)]
+def _expect_line(lines: Sequence[str], expected: str, rank: int) -> None:
+    """Check a rank's output, which may also contain lines from MPI."""
+    matches = [line.rstrip() for line in lines if re.match(expected.split()[0], line.strip(), re.IGNORECASE)]
     expect(
-        found == [right],
-        f"rank {rank} to print the line '{right}', once; it printed: {' / '.join(filter(None, lines)) or 'nothing'}",
+        matches == [expected],
+        f"rank {rank} to print the line '{expected}' once; it printed: {' / '.join(filter(None, lines)) or 'nothing'}",
     )

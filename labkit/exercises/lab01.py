@@ -1,4 +1,4 @@
-"""Checks of lab 01: a graph, a trace's concurrency, two graphs, one merged operation."""
+"""Checks for lab 01: a graph, a trace's concurrency, two graphs, one merged operation."""
 
 import contextlib
 import threading
@@ -13,7 +13,8 @@ from labkit.display import graphs
 from labkit.exercises.answers import call, failure, for_all
 from labkit.exercises.core import Lab
 from labkit.exercises.outcomes import NotYet, expect
-from labkit.exercises.values import describe, is_tensor, parts, same, short
+from labkit.exercises.values import describe, expect_equal, is_tensor, parts, short
+from labkit.system.words import plural
 
 lab = Lab("01")
 v1 = tf.compat.v1
@@ -21,7 +22,7 @@ v1 = tf.compat.v1
 
 @contextlib.contextmanager
 def without_warnings() -> Iterator[None]:
-    """Silence TensorFlow's warnings inside a block, such as those about functions that are traced often."""
+    """Silence TensorFlow's warnings inside a block, such as the one about frequent retracing."""
     logger = tf.get_logger()
     level = logger.level
     logger.setLevel("ERROR")
@@ -34,57 +35,63 @@ def without_warnings() -> Iterator[None]:
 @lab.exercise(
     1,
     hints=(
-        "Three steps: make a tf.Graph(), describe the computation inside `with graph.as_default():`, return the three.",
-        "v1.placeholder(tf.float32) describes a value that comes later; without a shape, it accepts any. + - * "
+        "Three steps: create a tf.Graph(), describe the computation inside `with graph.as_default():`, return them.",
+        "v1.placeholder(tf.float32) describes a value that is fed later; without a shape, it accepts any. + - * "
         "describe the rest.",
         'a, b = v1.placeholder(tf.float32), v1.placeholder(tf.float32); return graph, {"a": a, "b": b}, '
-        "(a + b) * (b - 2). Everything but the return goes inside the `with`.",
+        "(a + b) * (b - 2). Everything except the return goes inside the `with`.",
     ),
 )
 def made_graph(answer: Callable[..., Any]) -> None:
-    """A new graph each time, with two placeholders of any shape and the right d."""
-    graph, feeds, d = _described(answer)
-    config = _limited()
+    """Check for a new graph each time, with two placeholders of any shape and the right d."""
+    graph, feeds, d = _unpack_graph(answer)
+    config = _config_with_timeout()
     with v1.Session(graph=graph, config=config) as session:
         for name, tensor in feeds.items():
             try:
                 session.run(tensor)
             except tf.errors.InvalidArgumentError:
-                continue  # as it must be
+                continue  # as expected
             raise NotYet(f"Expected {name} to be a placeholder, which has no value until fed; yours already has one.")
     rng = np.random.default_rng(1)
-    shaped = [rng.uniform(-9, 9, (2, *shape)).astype(np.float32) for shape in ((), (4,), (2, 3), (2, 1, 3, 2))]
-    plain: list[tuple[ArrayLike, ArrayLike]] = [(3.0, 4.0), (1.0, 2.0), (-1.0, 0.5), ([1.0, 2.0], [3.0, 5.0]), (-3, 7)]
-    for a, b in [*plain, *((values[0], values[1]) for values in shaped)]:
-        value = _ran(graph, d, {feeds["a"]: a, feeds["b"]: b})
-        right = (np.float64(a) + np.float64(b)) * (np.float64(b) - 2)
-        same(value, right, f"d, for a = {short(a)} and b = {short(b)},", rel=1e-4, abs=1e-3)
+    random_pairs = [rng.uniform(-9, 9, (2, *shape)).astype(np.float32) for shape in ((), (4,), (2, 3), (2, 1, 3, 2))]
+    fixed_pairs: list[tuple[ArrayLike, ArrayLike]] = [
+        (3.0, 4.0),
+        (1.0, 2.0),
+        (-1.0, 0.5),
+        ([1.0, 2.0], [3.0, 5.0]),
+        (-3, 7),
+    ]
+    for a, b in [*fixed_pairs, *((pair[0], pair[1]) for pair in random_pairs)]:
+        value = _run_graph(graph, d, {feeds["a"]: a, feeds["b"]: b})
+        expected = (np.float64(a) + np.float64(b)) * (np.float64(b) - 2)
+        expect_equal(value, expected, f"d, for a = {short(a)} and b = {short(b)},", rel=1e-4, abs=1e-3)
     expect(
-        _described(answer)[0] is not graph,
-        "each call of make_graph() to make a graph of its own; two calls gave the same one",
+        _unpack_graph(answer)[0] is not graph,
+        "each call of make_graph() to create a new graph; two calls returned the same one",
     )
 
 
-def _described(answer: Callable[..., Any]) -> tuple[tf.Graph, Mapping[str, tf.Tensor], tf.Tensor]:
-    graph, feeds, d = parts(_called(answer), 3, "make_graph() to return three things: graph, placeholders, d")
-    expect(isinstance(graph, tf.Graph), f"the first thing returned to be a tf.Graph; it is {describe(graph)}")
+def _unpack_graph(answer: Callable[..., Any]) -> tuple[tf.Graph, Mapping[str, tf.Tensor], tf.Tensor]:
+    graph, feeds, d = parts(_call_safely(answer), 3, "make_graph() to return three things: graph, placeholders, d")
+    expect(isinstance(graph, tf.Graph), f"the first returned value to be a tf.Graph; it is {describe(graph)}")
     expect(
         not graph.building_function,
-        "the graph to be made by tf.Graph(), so that the next cells can feed its placeholders in a session; it is a "
+        "the graph to come from tf.Graph(), so that the next cells can feed its placeholders in a session; it is a "
         "FuncGraph, which belongs to a tf.function",
     )
     expect(
         isinstance(feeds, Mapping) and set(feeds) == {"a", "b"},
-        f'the second thing returned to be a dictionary {{"a": …, "b": …}}; it is {describe(feeds)}',
+        f'the second returned value to be a dictionary {{"a": …, "b": …}}; it is {describe(feeds)}',
     )
     for name, tensor in {**feeds, "d": d}.items():
-        expect(not is_tensor(tensor), f"{name} to be described in a graph; it is already a number: {short(tensor)}")
+        expect(not is_tensor(tensor), f"{name} to be a tensor in a graph; it is already a number: {short(tensor)}")
         expect(
             isinstance(tensor, tf.Tensor),
             f"{name} to be a tensor, such as an operation's outputs[0]; it is {describe(tensor)}",
         )
-        expect(tensor.graph is graph, f"{name} to be in the graph you return; it is in another one")
-        expect(tensor.dtype == tf.float32, f"{name} to be of type float32; it is of {tensor.dtype.name}")
+        expect(tensor.graph is graph, f"{name} to be in the graph that you return; it is in another one")
+        expect(tensor.dtype == tf.float32, f"{name} to have dtype float32; it has {tensor.dtype.name}")
     return graph, feeds, d
 
 
@@ -92,28 +99,28 @@ def _described(answer: Callable[..., Any]) -> tuple[tf.Graph, Mapping[str, tf.Te
     2,
     hints=(
         "The average is the sum of all operations' times, divided by the time from the first start to the last end.",
-        "The number of running operations grows only when one starts. So check only those moments: which operations "
-        "have start <= moment < end?",
+        "The number of running operations increases only when one starts. So check only those moments: which "
+        "operations have start <= moment < end?",
         "average = sum(end - start for _, start, end in ran) / (finish - begin), where begin is the smallest start and "
         "finish the largest end; most = max(sum(start <= moment < end for _, start, end in ran) for _, moment, _ in "
         "ran).",
     ),
 )
 def read_trace(answer: Callable[..., Any]) -> None:
-    """The maximum and the average over the whole time, for fixed and generated traces."""
+    """Check the maximum and the average over the whole time, for fixed and generated traces."""
     from hypothesis import strategies as st
 
-    def decide(times: Sequence[tuple[float, float]]) -> None:
-        ran = [(index % 4, float(start), float(start + took)) for index, (start, took) in enumerate(times)]
-        called = f"concurrency({[(branch, round(start, 3), round(end, 3)) for branch, start, end in ran]})"
-        most, average = parts(call(answer, ran), 2, f"{called} to be two numbers")
-        steps = sorted({time for _, *ends in ran for time in ends})
-        running = [sum(start <= step < end for _, start, end in ran) for step in steps]
-        whole_time = sum(count * (later - step) for count, step, later in zip(running, steps, steps[1:], strict=False))
-        same(most, max(running), f"the maximum, the first number of {called},", rel=0)
-        same(average, whole_time / (steps[-1] - steps[0]), f"the average, the second number of {called},", rel=1e-4)
+    def decide(operations: Sequence[tuple[float, float]]) -> None:
+        ran = [(index % 4, float(start), float(start + duration)) for index, (start, duration) in enumerate(operations)]
+        label = f"concurrency({[(branch, round(start, 3), round(end, 3)) for branch, start, end in ran]})"
+        most, average = parts(call(answer, ran), 2, f"{label} to be two numbers")
+        times = sorted({time for _, *ends in ran for time in ends})
+        running = [sum(start <= time < end for _, start, end in ran) for time in times]
+        busy = sum(count * (end - start) for count, start, end in zip(running, times, times[1:], strict=False))
+        expect_equal(most, max(running), f"the maximum, the first number of {label},", rel=0)
+        expect_equal(average, busy / (times[-1] - times[0]), f"the average, the second number of {label},", rel=1e-4)
 
-    for times in (
+    for operations in (
         [(0, 2)],
         [(0, 2), (2, 2)],
         [(0, 4), (1, 2)],
@@ -122,15 +129,15 @@ def read_trace(answer: Callable[..., Any]) -> None:
         [(100.5, 0.25), (100.625, 0.5)],
         [(0, 1000), (1000 - 1 / 1024, 1)],  # concurrent for 1 µs
     ):
-        decide(times)
-    for_all(decide, times=st.lists(st.tuples(st.integers(0, 12), st.integers(1, 8)), min_size=1, max_size=8))
+        decide(operations)
+    for_all(decide, operations=st.lists(st.tuples(st.integers(0, 12), st.integers(1, 8)), min_size=1, max_size=8))
 
 
 @lab.exercise(
     3,
     hints=(
         "Which of the three arguments is a Python value that may have one graph per value, and which must be tensors? "
-        "And where can a count live that a graph changes?",
+        "And where can you store a count that a graph changes?",
         "Create a tf.Variable for the count outside the traced function, and let the training graph add 1 with "
         "assign_add. Create two tf.functions, one for each value of training, with input_signature="
         "[tf.TensorSpec([None], tf.float32)].",
@@ -142,23 +149,23 @@ def read_trace(answer: Callable[..., Any]) -> None:
 )
 @without_warnings()
 def two_graphs(answer: Callable[..., Any]) -> None:
-    """The right count in the right graph; the function's Python runs at most once for each of the two."""
+    """Check for the right count in the right graph, and at most one run of the Python code for each graph."""
     runs: list[tuple[bool, Any]] = []
 
-    def recorded(formula: Callable[..., Any]) -> Callable[..., Any]:
+    def recording(formula: Callable[..., Any]) -> Callable[..., Any]:
         def function(x: Any, step: Any, training: Any) -> Any:
             runs.append((tf.executing_eagerly(), training))
             return formula(x, step, training is True)
 
         return function
 
-    # Element by element; over all; and one in which the two graphs differ by more than the count.
+    # Elementwise; a reduction; and one in which the two graphs differ by more than the count.
     formulas = {
         "x * 0.5**step": lambda x, step, training: x * 0.5**step,
         "sum(x) + step": lambda x, step, training: tf.reduce_sum(x) + step,
         "-x if training else x + step": lambda x, step, training: -x if training else x + step,
     }
-    # Of each call: x, training.
+    # Each call's x and training.
     calls = [
         ([8.0, 16.0], False),
         ([8.0, 16.0], True),
@@ -168,77 +175,78 @@ def two_graphs(answer: Callable[..., Any]) -> None:
         (tf.ones([1]), False),
         (np.arange(1000, dtype=np.float32) % 7, True),
     ]
-    made: dict[str, Callable[..., Any]] = {}
+    functions: dict[str, Callable[..., Any]] = {}
     counts = dict.fromkeys(formulas, 0)
 
     def decide(formula: str, x: Any, training: bool) -> None:
         counts[formula] += training
         numbers = np.asarray(x, np.float32)
-        called = f"{formula} for x = {short(numbers)}, training = {training}, after {counts[formula]} training calls"
-        got = call(made[formula], x, training)
+        history = f"after {plural(counts[formula], 'training call')}"
+        label = f"{formula} for x = {short(numbers)}, training = {training}, {history}"
+        result = call(functions[formula], x, training)
         for flag in (flag for _, flag in runs if flag is not True and flag is not False):
             expect(
                 False,
-                f"function to get training as Python's True or False; it got {describe(flag)}",
-                hint="An `if training` needs a value while it is traced: make a graph for each of the two.",
+                f"function to get Python's True or False for training; it got {describe(flag)}",
+                hint="`if training` needs a value during tracing: make a graph for each of the two values.",
             )
-        expect(got is not None, f"the function you return to return what its function does, {called}; it returned None")
-        right = formulas[formula](tf.constant(numbers), np.float32(counts[formula]), training)
-        same(got, right.numpy(), f"{called},", rel=1e-5)
+        expect(result is not None, f"the function that you return to return {label}; it returned None")
+        expected = formulas[formula](tf.constant(numbers), np.float32(counts[formula]), training)
+        expect_equal(result, expected.numpy(), f"{label},", rel=1e-5)
 
-    def traced_twice(done: int) -> None:
+    def expect_two_traces(done: int) -> None:
         expect(
             not any(eager for eager, _ in runs),
-            "it to run as a graph; the function's Python ran eagerly, as if without tf.function",
+            "a graph to run; the function's Python ran eagerly, as without tf.function",
         )
         times = [sum(training is flag for _, training in runs) for flag in (True, False)]
         expect(
             max(times) <= 1,
-            f"at most 1 trace for training and 1 for prediction in {done} calls of several lengths; it was traced "
-            f"{times[0]} and {times[1]} times",
+            f"at most 1 trace for training and 1 for prediction in {done} calls of several lengths; there were "
+            f"{times[0]} and {times[1]}",
         )
 
     for formula, function in formulas.items():
         runs.clear()
-        made[formula] = _called(answer, recorded(function))
+        functions[formula] = _call_safely(answer, recording(function))
         expect(
-            callable(made[formula]),
-            f"count_in_graphs(function) to return a function; it returned {describe(made[formula])}",
+            callable(functions[formula]),
+            f"count_in_graphs(function) to return a function; it returned {describe(functions[formula])}",
         )
         for x, training in calls:
             decide(formula, x, training)
-        seen = {training for _, training in runs}
+        flags = {training for _, training in runs}
         expect(
-            seen == {True, False},
+            flags == {True, False},
             "function to be called with True for training and with False for prediction; it got "
-            + (f"{seen.pop()} for both" if seen else "neither, since it was never called"),
+            + (f"{flags.pop()} for both" if flags else "neither, since it was never called"),
         )
-        traced_twice(len(calls))
+        expect_two_traces(len(calls))
     runs.clear()
-    for formula in formulas:  # each still has its own count, and its own graphs
+    for formula in formulas:  # each still has its own count and graphs
         decide(formula, [1.0, 2.0, 3.0, 4.0], True)
         decide(formula, [2.0], False)
-    expect(not runs, f"no further trace when functions are called again after others; there were {len(runs)}")
+    expect(not runs, f"no new traces when functions are called again after others; there were {len(runs)}")
 
 
 @lab.exercise(
     4,
     hints=(
-        "Only x changes from run to run. Write ((x - mean) / std) · W + b as x · W' + b' on paper: W' and b' depend on "
-        "constants alone, so constant folding computes them in advance.",
-        "W' = weights / std[:, tf.newaxis], and b' = bias - mean · W'. Then look at what is left: does Grappler know a "
-        "sum and a tf.maximum after a matmul? tf.nn has operations made for the job.",
+        "Only x changes from run to run. On paper, write ((x - mean) / std) · W + b as x · W' + b': W' and b' depend "
+        "only on constants, so constant folding computes them in advance.",
+        "W' = weights / std[:, tf.newaxis], and b' = bias - mean · W'. Then look at the rest: does Grappler recognise "
+        "a sum and a tf.maximum after a matmul? tf.nn has operations made for the job.",
         "scaled = weights / std[:, tf.newaxis]; return tf.nn.relu(tf.nn.bias_add(tf.matmul(x, scaled), bias - "
         "tf.linalg.matvec(scaled, mean, transpose_a=True)))",
     ),
 )
 def merged(answer: Callable[..., Any]) -> None:
-    """The right numbers, computed by one operation of the graph that ran, for layers of two sizes."""
-    _merges(answer, 4, 6, 3)
-    _merges(answer, 2, 5, 8)
+    """Check for the right numbers from a single operation of the executed graph, for layers of two sizes."""
+    _check_merged(answer, 4, 6, 3)
+    _check_merged(answer, 2, 5, 8)
 
 
-def _merges(answer: Callable[..., Any], batch: int, inputs: int, outputs: int) -> None:
+def _check_merged(answer: Callable[..., Any], batch: int, inputs: int, outputs: int) -> None:
     rng = np.random.default_rng(5)
     x = rng.normal(3, 2, (batch, inputs)).astype(np.float32)
     mean, std = rng.normal(3, 1, inputs).astype(np.float32), rng.uniform(1, 4, inputs).astype(np.float32)
@@ -246,72 +254,72 @@ def _merges(answer: Callable[..., Any], batch: int, inputs: int, outputs: int) -
     bias = np.linspace(-0.5, 0.5, outputs, dtype=np.float32) + np.float32(0.1)
     constants = {"mean": mean, "std": std, "weights": weights, "bias": bias}
     with tf.Graph().as_default() as graph:
-        fed = v1.placeholder(tf.float32, x.shape, name="x")
-        y = call(answer, fed, *(tf.constant(value, name=name) for name, value in constants.items()))
+        placeholder = v1.placeholder(tf.float32, x.shape, name="x")
+        y = call(answer, placeholder, *(tf.constant(value, name=name) for name, value in constants.items()))
     expect(isinstance(y, tf.Tensor), f"layer(x, …) to return a tensor; it returned {describe(y)}")
-    expect(not is_tensor(y) and y.graph is graph, "layer to describe its result in the graph that x belongs to")
-    config, metadata = _limited(), v1.RunMetadata()
+    expect(not is_tensor(y) and y.graph is graph, "layer to build its result in the graph that x belongs to")
+    config, metadata = _config_with_timeout(), v1.RunMetadata()
     config.graph_options.rewrite_options.min_graph_nodes = -1
     options = v1.RunOptions(output_partition_graphs=True)
-    value = _ran(graph, y, {fed: x}, config, options, metadata)
+    value = _run_graph(graph, y, {placeholder: x}, config, options, metadata)
 
     normalised = (x - mean) / std
-    right = np.maximum(normalised @ weights + bias, 0)
+    expected = np.maximum(normalised @ weights + bias, 0)
     hint = "Get the numbers right first: normalise, multiply, add the bias, set negative numbers to zero."
     expect(
-        value.shape == right.shape,
-        f"a result of shape {right.shape} for x of shape {x.shape}; it has {value.shape}",
+        value.shape == expected.shape,
+        f"a result of shape {expected.shape} for x of shape {x.shape}; it has {value.shape}",
         hint,
     )
-    for mistake, what in (
-        (normalised @ weights + bias, "there are negative numbers in it"),
+    for mistake, diagnosis in (
+        (normalised @ weights + bias, "yours include negative numbers"),
         (np.maximum(x @ weights + bias, 0), "are the inputs normalised?"),
         (np.maximum(x / std @ weights + bias, 0), "is the mean subtracted?"),
-        (np.maximum(normalised @ weights, 0), "is the bias in it?"),
+        (np.maximum(normalised @ weights, 0), "is the bias added?"),
         (np.maximum((x + mean) / std @ weights + bias, 0), "the mean must be subtracted: check its sign"),
         (np.maximum(normalised @ weights, 0) + bias, "the bias must come first, then the ReLU"),
         (np.maximum((x / std - mean) @ weights + bias, 0), "the mean must be divided by std as well"),
     ):
-        expect(not np.allclose(value, mistake, atol=1e-4), f"the numbers of layer_by_hand; {what}", hint)
-    off = float(np.abs(value - right).max())
-    expect(off < 1e-3, f"the numbers of layer_by_hand; yours are off by up to {off:.3g}", hint)
-    ran = [
+        expect(not np.allclose(value, mistake, atol=1e-4), f"the numbers of layer_by_hand; {diagnosis}", hint)
+    error = float(np.abs(value - expected).max())
+    expect(error < 1e-3, f"the numbers of layer_by_hand; yours are off by up to {error:.3g}", hint)
+    operations = [
         node for node in graphs.read(metadata.partition_graphs[0])[0] if node.kind in (graphs.OPERATION, graphs.FUSED)
     ]
     expect(
-        len(ran) == 1 and "PyFunc" not in ran[0].op,
-        "one operation of TensorFlow's own to run; these did: "
-        + ", ".join(f"{node.op} ({' + '.join(node.parts)})" if node.parts else node.op for node in ran),
+        len(operations) == 1 and "PyFunc" not in operations[0].op,
+        "a single TensorFlow operation to run; these ran: "
+        + ", ".join(f"{node.op} ({' + '.join(node.parts)})" if node.parts else node.op for node in operations),
     )
 
 
-def _called(answer: Callable[..., Any], *args: Any) -> Any:
-    """Call an answer, after which TensorFlow must work as before: the cells that follow need it."""
-    got = call(answer, *args)
+def _call_safely(answer: Callable[..., Any], *args: Any) -> Any:
+    """Call an answer and check that TensorFlow then works as before, since the following cells need it."""
+    result = call(answer, *args)
     name = getattr(answer, "__name__", "your function")
     if not tf.executing_eagerly():
-        # If it is off for all threads, TensorFlow lets only a thread that has no graph yet switch it on again.
-        fresh = threading.Thread(target=v1.enable_eager_execution)
-        fresh.start()
-        fresh.join()
+        # If it is off for all threads, only a thread without a graph can switch it on again.
+        thread = threading.Thread(target=v1.enable_eager_execution)
+        thread.start()
+        thread.join()
         raise NotYet(
-            f"Expected operations to run at once again when {name} has returned; they still go into a graph. `with "
-            "graph.as_default():` and `with v1.Session(…):` restore this when their block ends."
+            f"Expected eager execution again after {name} returns; operations still go into a graph. `with "
+            "graph.as_default():` and `with v1.Session(…):` restore it when their block ends."
         )
     if tf.config.functions_run_eagerly():
         tf.config.run_functions_eagerly(False)
-        raise NotYet(f"Expected tf.function to work when {name} has returned; run_functions_eagerly(True) disables it.")
-    return got
+        raise NotYet(f"Expected tf.function to work after {name} returns; run_functions_eagerly(True) disables it.")
+    return result
 
 
-def _limited() -> Any:
+def _config_with_timeout() -> Any:
     return v1.ConfigProto(operation_timeout_in_ms=10_000)
 
 
-def _ran(graph: tf.Graph, fetch: tf.Tensor, feeds: dict[str, Any], config: Any = None, *options: Any) -> Any:
-    """Run a graph that the answer described; what fails then is the answer's failure."""
+def _run_graph(graph: tf.Graph, fetch: tf.Tensor, feeds: dict[str, Any], config: Any = None, *options: Any) -> Any:
+    """Run the answer's graph; blame the answer if that fails."""
     try:
-        with v1.Session(graph=graph, config=config or _limited()) as session:
+        with v1.Session(graph=graph, config=config or _config_with_timeout()) as session:
             return session.run(fetch, feeds, *options)
     except (tf.errors.OpError, ValueError, TypeError, RuntimeError) as error:
-        raise NotYet(f"{failure(error)}. That happens when your graph is run.") from error
+        raise NotYet(f"{failure(error)}. That happens when your graph runs.") from error

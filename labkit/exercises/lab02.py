@@ -1,4 +1,4 @@
-"""Checks of lab 02: a folded batch norm, offsets in three layouts, an operation count, what to improve first."""
+"""Checks for lab 02: a folded batch norm, offsets in three layouts, an operation count, what to improve first."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +8,7 @@ import numpy as np
 from labkit.exercises.answers import call, for_all
 from labkit.exercises.core import Lab
 from labkit.exercises.outcomes import expect, refuse
-from labkit.exercises.values import array_of_numbers, describe, has_format, parts, same, whole
+from labkit.exercises.values import array_of_numbers, describe, expect_equal, has_format, integer, parts
 
 lab = Lab("02")
 
@@ -16,38 +16,40 @@ lab = Lab("02")
 @lab.exercise(
     1,
     hints=(
-        "Write the formula as y = s * x + t, with s and t for each channel. What are they?",
-        "s = gamma / sqrt(variance + epsilon). A convolution whose weights are s times as large gives s * x.",
-        "The weights are w * s, since numpy multiplies along the last dimension, the output channels. The bias is "
+        "Write the formula as y = s * x + t, with one s and t per channel. What are they?",
+        "s = gamma / sqrt(variance + epsilon). A convolution with its weights scaled by s gives s * x.",
+        "The weights are w * s, since NumPy broadcasts along the last dimension, the output channels. The bias is "
         "beta - mean * s.",
     ),
 )
 def fold(answer: Callable[..., Any]) -> None:
-    """One convolution with the folded weights gives what convolution and batch norm give."""
+    """Check that one convolution with the folded weights equals convolution and batch norm."""
     from hypothesis import strategies as st
 
-    near = 1e-5  # float32 is nearer, however the formula is written; float16 and rounding to 4 digits are not
+    tolerance = 1e-5  # float32 is within it, however the formula is written; float16 and 4 digits are not
 
-    def decide(kernel: tuple[int, int], channels: tuple[int, int], epsilon: float, least: float, seed: int) -> None:
+    def decide(kernel: tuple[int, int], channels: tuple[int, int], epsilon: float, smallest: float, seed: int) -> None:
         rng = np.random.default_rng(seed)
         c_in, c_out = channels
         w = rng.normal(size=(*kernel, c_in, c_out)).astype("float32")
         gamma, beta, mean = (rng.normal(size=c_out).astype("float32") for _ in range(3))
-        variance = rng.uniform(least, 2, size=c_out).astype("float32")
-        got = call(answer, w, gamma, beta, mean, variance, epsilon)
-        given = parts(got, 2, "fold(…) to return two things, the weights and the bias")
-        weights = array_of_numbers(given[0], "weights that are numbers")
-        bias = array_of_numbers(given[1], "a bias of numbers")
-        expect(weights.shape == w.shape, f"weights of the shape {w.shape}, as w has; yours have {weights.shape}")
+        variance = rng.uniform(smallest, 2, size=c_out).astype("float32")
+        result = call(answer, w, gamma, beta, mean, variance, epsilon)
+        weights, bias = parts(result, 2, "fold(…) to return two things, the weights and the bias")
+        weights = array_of_numbers(weights, "weights that are numbers")
+        bias = array_of_numbers(bias, "a bias of numbers")
+        expect(weights.shape == w.shape, f"weights with the shape of w, {w.shape}; yours have {weights.shape}")
         expect(bias.shape == (c_out,), f"a bias for each of the {c_out} output channels; its shape is {bias.shape}")
         scale = gamma.astype(float) / np.sqrt(variance.astype(float) + epsilon)
-        # With no input, the bias alone is left.
-        same(bias, beta - mean * scale, "the bias", near, near, because="what batch norm makes of an input of 0")
-        # On a patch as large as the kernel, a convolution is one sum: what it gives for each channel out. Where large
-        # terms nearly cancel, their rounding is more than `near`.
+        # For an input of 0, only the bias remains.
+        expect_equal(
+            bias, beta - mean * scale, "the bias", tolerance, tolerance, because="batch norm's output for an input of 0"
+        )
+        # On a patch of the kernel's size, a convolution is one sum per output channel. Where large terms nearly cancel,
+        # their rounding exceeds `tolerance`.
         patch = rng.normal(size=w.shape[:3])
         x = np.einsum("hwi,hwio->o", patch, w)
-        same(
+        expect_equal(
             np.einsum("hwi,hwio->o", patch, weights) + bias,
             scale * (x - mean) + beta,
             "the convolution with your weights and bias",
@@ -55,7 +57,7 @@ def fold(answer: Callable[..., Any]) -> None:
             abs=1e-3,
             because="as with the batch norm",
         )
-        same(weights, w * scale, "the weights", near, near)
+        expect_equal(weights, w * scale, "the weights", tolerance, tolerance)
 
     decide((1, 1), (3, 5), 0.05, 0.1, 0)
     decide((2, 3), (4, 4), 0.001, 0.0, 1)
@@ -66,7 +68,7 @@ def fold(answer: Callable[..., Any]) -> None:
         kernel=st.tuples(length, length),
         channels=st.tuples(length, length),
         epsilon=st.sampled_from((0.001, 0.5)),
-        least=st.sampled_from((0.0, 0.3)),
+        smallest=st.sampled_from((0.0, 0.3)),
         seed=st.integers(0, 9),
     )
 
@@ -74,37 +76,37 @@ def fold(answer: Callable[..., Any]) -> None:
 @lab.exercise(
     2,
     hints=(
-        "Begin with nchw, and with n alone: how many elements does one whole picture have? Then c: how many does a "
-        "channel have?",
-        "From the outermost to the innermost dimension: multiply what you have by the next dimension's length, and add "
-        "its index. For nhwc that is ((n * H + h) * W + w) * C + c.",
+        "Start with nchw, and with n only: how many elements does one image have? Then c: how many does a channel "
+        "have?",
+        "From the outermost to the innermost dimension: multiply the result so far by the next dimension's length, and "
+        "add its index. For nhwc that is ((n * H + h) * W + w) * C + c.",
         "nChw16c has five dimensions: n, the block c // 16, h, w, and c % 16 within the block. There are "
         "-(-C // 16) blocks: C / 16 rounded up.",
     ),
 )
 def offset(answer: Callable[..., Any]) -> None:
-    """Each element is where numpy has it, in pictures whose channels fill blocks or not."""
+    """Check that each element is where NumPy has it, in images whose channels fill blocks or don't."""
     from hypothesis import strategies as st
 
     layouts = ("nchw", "nhwc", "nChw16c")
 
     def decide(element: tuple[int, ...], shape: tuple[int, ...], layout: str) -> None:
         (n, c, h, w), (N, C, H, W) = element, shape
-        place, lengths = {
+        indices, lengths = {
             "nchw": ((n, c, h, w), (N, C, H, W)),
             "nhwc": ((n, h, w, c), (N, H, W, C)),
             "nChw16c": ((n, c // 16, h, w, c % 16), (N, -(-C // 16), H, W, 16)),
         }[layout]
-        called = f'offset({n}, {c}, {h}, {w}, {shape}, "{layout}")'
-        got = call(answer, n, c, h, w, shape, layout)
-        same(whole(got, called), int(np.ravel_multi_index(place, lengths)), called, rel=0, abs=0)
-        expect(has_format(got, "5"), f"{called} to be a plain number, as int(…) gives; it is {describe(got)}")
+        label = f'offset({n}, {c}, {h}, {w}, {shape}, "{layout}")'
+        result = call(answer, n, c, h, w, shape, layout)
+        expect_equal(integer(result, label), int(np.ravel_multi_index(indices, lengths)), label, rel=0, abs=0)
+        expect(has_format(result, "5"), f"{label} to be a plain number, as from int(…); it is {describe(result)}")
 
     for shape in ((2, 32, 3, 5), (2, 20, 3, 3), (3, 16, 2, 4), (2, 3, 4, 2)):
         for layout in layouts:
             for element in list(np.ndindex(*shape))[:: max(1, shape[1] // 4)]:
                 decide(element, shape, layout)
-    for layout in layouts:  # more elements than 16 bits count
+    for layout in layouts:  # more elements than 16 bits can count
         decide((2, 39, 63, 47), (3, 40, 64, 48), layout)
     index = st.integers(0, 10**6)
     for_all(
@@ -121,24 +123,24 @@ def offset(answer: Callable[..., Any]) -> None:
 @lab.exercise(
     3,
     hints=(
-        "How many elements does the output have? And how many terms does each of them add up?",
-        "mb * oc * oh * ow elements; ic * kh * kw terms each; two operations a term.",
+        "How many elements does the output have? And how many terms does each one sum?",
+        "mb * oc * oh * ow elements; ic * kh * kw terms each; two operations per term.",
         "2 * mb * oc * oh * ow * ic * kh * kw",
     ),
 )
 def flops(answer: Callable[..., Any]) -> None:
-    """Two operations for each term of each element, counted; also where they are more than 32 bits hold."""
+    """Check the count of two operations per term per element, even beyond 32 bits."""
     from hypothesis import strategies as st
 
     def decide(**case: int) -> None:
-        called = f"flops({', '.join(f'{name}={value}' for name, value in case.items())})"
-        right = 2 * int(np.prod(list(case.values()), dtype=np.int64))
-        got = call(answer, *case.values())
-        same(got, right, called, rel=1e-12, abs=0)
+        label = f"flops({', '.join(f'{name}={value}' for name, value in case.items())})"
+        expected = 2 * int(np.prod(list(case.values()), dtype=np.int64))
+        result = call(answer, *case.values())
+        expect_equal(result, expected, label, rel=1e-12, abs=0)
         try:
-            got / 0.5  # as the next cell divides by milliseconds
+            result / 0.5  # as the next cell divides by milliseconds
         except (TypeError, ValueError):
-            refuse(f"{called} to be an int or a float, which milliseconds can divide; it is {describe(got)}")
+            refuse(f"{label} to be an int or a float, to divide by milliseconds; it is {describe(result)}")
 
     names = ("mb", "ic", "oc", "oh", "ow", "kh", "kw")
     for case in (
@@ -155,32 +157,32 @@ def flops(answer: Callable[..., Any]) -> None:
 @lab.exercise(
     4,
     hints=(
-        "At its roof, a convolution would take its milliseconds times its share. How many would that save?",
-        "It saves ms[name] * (1 - share[name]). max(ms, key=…) gives the name for which that is largest.",
-        "name = max(ms, key=lambda name: ms[name] * (1 - share[name])); the step takes step_ms without what it saves.",
+        "At its roof, a convolution would take its milliseconds times its share. How much time would that save?",
+        "It saves ms[name] * (1 - share[name]). max(ms, key=…) returns the name with the largest saving.",
+        "name = max(ms, key=lambda name: ms[name] * (1 - share[name])); the step then takes step_ms minus the saving.",
     ),
 )
 def improve_first(answer: Callable[..., Any]) -> None:
-    """The layer that would save most, which is neither always the slowest nor always the furthest from its roof."""
+    """Check for the layer that saves most, not always the slowest or the furthest from its roof."""
     from hypothesis import strategies as st
 
     def decide(ms: dict[str, float], share: dict[str, float], rest: float) -> None:
         step_ms = sum(ms.values()) + rest
-        called = f"improve_first({ms}, {share}, {step_ms:g})"
-        saves = {name: ms[name] * (1 - share[name]) for name in ms}
-        best = max(saves.values())
-        given = parts(call(answer, ms, share, step_ms), 2, f"{called} to return two things, a name and a factor")
+        label = f"improve_first({ms}, {share}, {step_ms:g})"
+        savings = {name: ms[name] * (1 - share[name]) for name in ms}
+        best = max(savings.values())
+        result = call(answer, ms, share, step_ms)
+        name, factor = parts(result, 2, f"{label} to return two things, a name and a factor")
         expect(
-            isinstance(given[0], str) and given[0] in ms,
-            f"{called} to begin with one of the names {', '.join(ms)}; it is {describe(given[0])}",
+            isinstance(name, str) and name in ms,
+            f"{label} to begin with one of the names {', '.join(ms)}; it is {describe(name)}",
         )
-        name = given[0]
         expect(
-            saves[name] >= best - 1e-9,
-            f"{called} to choose the convolution that saves most at its roof, {best:.2f} ms; {name} saves "
-            f"{saves[name]:.2f}",
+            savings[name] >= best - 1e-9,
+            f"{label} to choose the convolution that saves most at its roof, {best:.2f} ms; {name} saves "
+            f"{savings[name]:.2f}",
         )
-        same(given[1], step_ms / (step_ms - best), f"the factor of {called}", rel=1e-6, abs=0)
+        expect_equal(factor, step_ms / (step_ms - best), f"the factor of {label}", rel=1e-6, abs=0)
 
     for ms, share, rest in (
         ({"a": 1.0, "b": 4.0, "c": 5.0}, {"a": 0.1, "b": 0.5, "c": 0.9}, 2.0),
@@ -191,8 +193,8 @@ def improve_first(answer: Callable[..., Any]) -> None:
     layer = st.tuples(st.integers(1, 80).map(lambda ms: ms / 8), st.integers(1, 15).map(lambda share: share / 16))
     for_all(
         lambda layers, rest: decide(
-            {f"conv{at}": ms for at, (ms, _) in enumerate(layers, 1)},
-            {f"conv{at}": share for at, (_, share) in enumerate(layers, 1)},
+            {f"conv{number}": ms for number, (ms, _) in enumerate(layers, 1)},
+            {f"conv{number}": share for number, (_, share) in enumerate(layers, 1)},
             rest,
         ),
         examples=40,

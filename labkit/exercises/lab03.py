@@ -1,4 +1,4 @@
-"""Checks of lab 03: places of threads, operations of training, a oneDNN log, a bottleneck."""
+"""Checks for lab 03: thread placement, operations of training, a oneDNN log, a bottleneck."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,17 +11,17 @@ from hypothesis import strategies as st
 from labkit.exercises.answers import call, for_all
 from labkit.exercises.core import Lab
 from labkit.exercises.outcomes import expect, hinting
-from labkit.exercises.values import describe, number, parts, same, short, whole
+from labkit.exercises.values import describe, expect_equal, integer, number, parts, short
 from labkit.system.words import plural
 
 lab = Lab("03")
 
 
-Row = tuple[int, int, int, int]  # a logical CPU: its number, its core, its socket, its NUMA node
+Row = tuple[int, int, int, int]  # a logical CPU: its number, core, socket and NUMA node
 
 
 def _box(sockets: int, cores: int, threads: int, nodes: int) -> list[Row]:
-    """Return a machine's rows, its CPUs numbered as Linux does; cores and NUMA nodes are those of each socket."""
+    """Return a machine's rows, with CPUs numbered as in Linux; `cores` and `nodes` are per socket."""
     total = sockets * cores
     return [
         (thread * total + core, core, core // cores, core * sockets * nodes // total)
@@ -30,7 +30,7 @@ def _box(sockets: int, cores: int, threads: int, nodes: int) -> list[Row]:
     ]
 
 
-# What it is; sockets, cores and NUMA nodes of each, threads of each core; the CPUs allowed, if not all; the quota.
+# Description; sockets, cores per socket, threads per core, NUMA nodes per socket; allowed CPUs, if not all; quota.
 MACHINES: tuple[tuple[str, tuple[int, int, int, int], list[int] | None, float | None], ...] = (
     ("18 cores of 2 threads each, on 2 sockets", (2, 9, 2, 1), None, None),
     ("4 cores of 2 threads each", (1, 4, 2, 1), None, None),
@@ -67,131 +67,132 @@ MACHINES: tuple[tuple[str, tuple[int, int, int, int], list[int] | None, float | 
 
 
 QUOTA_HINT = (
-    "With a quota, the threads are max(1, min(available, int(quota))), where available is the number of cores that you "
-    "may use."
+    "With a quota, there are max(1, min(available, int(quota))) threads, where available is the number of cores that "
+    "you may use."
 )
 NODES_HINT = (
     "Count the cores that you may use on each node. Fill the node with the most of them first, then the next: sort the "
-    "CPUs by (-cores_on[node], node), and take as many as there are threads."
+    "CPUs by (-cores_on[node], node), and take one for each thread."
 )
 
 
 @lab.exercise(
     1,
     hints=(
-        "First keep the rows of the CPUs that you may use, and one row for each core: a dict with the core as its key "
-        "does that. How many threads can be busy? Which node has the most of these cores?",
+        "First select the rows of the CPUs that you may use, one row per core: a dict with the core as its key does "
+        "that. How many threads can be busy? Which node has the most of these cores?",
         QUOTA_HINT,
         NODES_HINT,
     ),
 )
 def place_threads(answer: Callable[..., Any]) -> None:
-    """Places of threads on machines of all sizes, on parts of them, and under quotas: any that follow the rules."""
+    """Check thread placement on machines of all sizes, parts of them, and under quotas; any valid placement passes."""
 
-    def decide(what: str, cpus: list[Row], allowed: Sequence[int], quota: float | None) -> None:
-        mine = {row[0]: row for row in cpus if row[0] in allowed}
-        rooms = Counter(node for _, node in {(core, node) for _, core, _, node in mine.values()})
-        available = rooms.total()
+    def decide(machine: str, cpus: list[Row], allowed: Sequence[int], quota: float | None) -> None:
+        rows = {row[0]: row for row in cpus if row[0] in allowed}
+        cores_on = Counter(node for _, node in {(core, node) for _, core, _, node in rows.values()})
+        available = cores_on.total()
         threads = available if quota is None else max(1, min(available, int(quota)))
-        least = next(
+        min_nodes = next(
             count
-            for count in range(1, len(rooms) + 1)
-            if sum(cores for _, cores in rooms.most_common(count)) >= threads
+            for count in range(1, len(cores_on) + 1)
+            if sum(cores for _, cores in cores_on.most_common(count)) >= threads
         )
-        # By name, and with a range or a list, as the lab's next cell does.
-        got = _named(call(answer, cpus=cpus, allowed=allowed, quota=quota), ("cpus", "interleave"))
-        case = f"for {what}"
-        listed = got["cpus"]
-        several = isinstance(listed, tuple | list | set | range | np.ndarray | pd.Series)
-        expect(several and getattr(listed, "ndim", 1) == 1, f'"cpus" {case} to be a list; it is {describe(listed)}')
-        placed = [whole(cpu, f'each of "cpus" {case}') for cpu in listed]
-        shown = f"it is {short(placed)}"
-        outside = [cpu for cpu in placed if cpu not in mine]
-        expect(not outside, f'"cpus" {case} to be CPUs that you may use; not {", ".join(map(str, outside[:4]))}')
-        used = [mine[cpu][1] for cpu in placed]
-        expect(len(set(used)) == len(used), f'"cpus" {case} to be on different cores; {shown}')
-        expect(len(placed) == threads, f'{threads} "cpus" {case}; {shown}', "" if quota is None else QUOTA_HINT)
-        spans = len({mine[cpu][3] for cpu in placed})
+        # With keyword arguments, and a range or a list, as in the lab's next cell.
+        result = _with_keys(call(answer, cpus=cpus, allowed=allowed, quota=quota), ("cpus", "interleave"))
+        case = f"for {machine}"
+        cpu_list = result["cpus"]
+        is_list = isinstance(cpu_list, tuple | list | set | range | np.ndarray | pd.Series)
+        is_list = is_list and getattr(cpu_list, "ndim", 1) == 1
+        expect(is_list, f'"cpus" {case} to be a list; it is {describe(cpu_list)}')
+        placed = [integer(cpu, f'each of "cpus" {case}') for cpu in cpu_list]
+        actual = f"it is {short(placed)}"
+        outside = [cpu for cpu in placed if cpu not in rows]
+        expect(not outside, f'"cpus" {case} to be CPUs that you may use, not {", ".join(map(str, outside[:4]))}')
+        cores = [rows[cpu][1] for cpu in placed]
+        expect(len(set(cores)) == len(cores), f'"cpus" {case} to be on different cores; {actual}')
+        expect(len(placed) == threads, f'{threads} "cpus" {case}; {actual}', "" if quota is None else QUOTA_HINT)
+        nodes = len({rows[cpu][3] for cpu in placed})
         expect(
-            spans == least,
-            f'"cpus" {case} to be on {plural(least, "NUMA node")}; they are on {spans}: {shown}',
+            nodes == min_nodes,
+            f'"cpus" {case} to be on {plural(min_nodes, "NUMA node")}; they are on {nodes}: {short(placed)}',
             NODES_HINT,
         )
-        same(got["interleave"], spans > 1, f'"interleave" {case}')
+        expect_equal(result["interleave"], nodes > 1, f'"interleave" {case}')
 
-    for what, size, allowed, quota in MACHINES:
+    for machine, size, allowed, quota in MACHINES:
         cpus = _box(*size)
-        decide(what, cpus, range(len(cpus)) if allowed is None else allowed, quota)
+        decide(machine, cpus, range(len(cpus)) if allowed is None else allowed, quota)
 
     evens = [(cpu, cpu, cpu % 2, cpu % 2) for cpu in range(8)]
     decide("8 cores, even ones on node 0 and odd ones on node 1, under a quota of 4 CPUs", evens, range(8), 4.0)
-    turned = [(0, 0, 1, 1), (1, 1, 1, 1), (2, 2, 0, 0)]
-    decide("3 cores, the first two on node 1, under a quota of 2 CPUs", turned, range(3), 2.0)
+    reversed_nodes = [(0, 0, 1, 1), (1, 1, 1, 1), (2, 2, 0, 0)]
+    decide("3 cores, the first two on node 1, under a quota of 2 CPUs", reversed_nodes, range(3), 2.0)
     without_1 = [row for row in _box(1, 4, 1, 1) if row[0] != 1]
     decide("3 cores, CPUs 0, 2 and 3, since CPU 1 is off", without_1, [0, 2, 3], None)
 
-    def drawn(size: tuple[int, int, int, int], picks: list[int] | None, quota: float | None) -> None:
+    def decide_on_size(size: tuple[int, int, int, int], picks: list[int] | None, quota: float | None) -> None:
         cpus = _box(*size)
         allowed = range(len(cpus)) if picks is None else sorted({pick % len(cpus) for pick in picks})
         decide(f"cpus={cpus}, allowed={allowed}, quota={quota}", cpus, allowed, quota)
 
     for_all(
-        drawn,
-        size=st.tuples(*(st.integers(1, most) for most in (4, 4, 4, 2))),
+        decide_on_size,
+        size=st.tuples(*(st.integers(1, maximum) for maximum in (4, 4, 4, 2))),
         picks=st.none() | st.lists(st.integers(0, 63), min_size=1, max_size=12),
         quota=st.none() | st.integers(1, 32).map(lambda quarters: quarters / 4),
     )
 
 
-def _named(got: Any, names: Iterable[str]) -> dict[str, Any]:
-    """Return a dict, or a column of a table, that has these names and no others."""
-    expect(isinstance(got, Mapping | pd.Series), f"a dict; it is {describe(got)}")
-    wanted = sorted(names)
-    missing = [name for name in wanted if name not in got]
-    others = [str(name) for name in dict(got.items()) if name not in wanted]
-    expect(not missing, f"the keys {', '.join(wanted)}; missing: {', '.join(missing)}")
-    expect(not others, f"the keys {', '.join(wanted)} and no others; it has {', '.join(others)} as well")
-    return dict(got.items())
+def _with_keys(result: Any, names: Iterable[str]) -> dict[str, Any]:
+    """Return a dict or a table's column as a dict, after checking that it has exactly these keys."""
+    expect(isinstance(result, Mapping | pd.Series), f"a dict; it is {describe(result)}")
+    keys = sorted(names)
+    missing = [key for key in keys if key not in result]
+    extra = [str(key) for key in dict(result.items()) if key not in keys]
+    expect(not missing, f"the keys {', '.join(keys)}; missing: {', '.join(missing)}")
+    expect(not extra, f"only the keys {', '.join(keys)}; it also has {', '.join(extra)}")
+    return dict(result.items())
 
 
 NEEDED_HINT = (
-    "Of the layers that learn, the first in the chain needs no gradient with respect to its input: all layers before "
-    "it keep their weights, and the gradient of the images is not needed."
+    "The first layer that learns needs no gradient with respect to its input: all layers before it are frozen, and the "
+    "gradient of the images is not needed."
 )
 
 
 @lab.exercise(
     2,
     hints=(
-        "The forward pass goes through all layers, whichever of them learn. Which layers need the gradient of their "
+        "The forward pass goes through all layers, whether they learn or not. Which layers need the gradient of their "
         "weights? Which need the gradient of their input?",
         NEEDED_HINT,
         "learning = each[len(each) - trained :]; then sum(each) + sum(learning) + sum(learning[1:]).",
     ),
 )
 def training_flops(answer: Callable[..., Any]) -> None:
-    """Chains in which all, some and no layers learn, and counts that 32 bits do not hold."""
+    """Check chains in which all, some and no layers learn, and counts that overflow 32 bits."""
 
     def decide(each: list[int], trained: int) -> None:
         learning = each[len(each) - trained :]
-        called = f"training_flops({each}, {trained})"
-        got, right = number(call(answer, each, trained), called), sum(each) + sum(learning) + sum(learning[1:])
-        with hinting(NEEDED_HINT if learning and got == right + learning[0] else ""):
-            same(got, right, called, rel=1e-12)
+        label = f"training_flops({each}, {trained})"
+        flops, expected = number(call(answer, each, trained), label), sum(each) + sum(learning) + sum(learning[1:])
+        with hinting(NEEDED_HINT if learning and flops == expected + learning[0] else ""):
+            expect_equal(flops, expected, label, rel=1e-12)
 
     for each in ([2], [2, 10, 100], [100, 10, 2], [7, 7, 7, 7], [3 * 10**9, 10**9, 2 * 10**9]):
         for trained in range(len(each), -1, -1):
             decide(each, trained)
 
-    def drawn(each: list[int], kept: int) -> None:
-        decide(each, max(0, len(each) - kept))
+    def decide_on_frozen(each: list[int], frozen: int) -> None:
+        decide(each, max(0, len(each) - frozen))
 
-    for_all(drawn, each=st.lists(st.integers(1, 10**10), min_size=1, max_size=8), kept=st.integers(0, 8))
+    for_all(decide_on_frozen, each=st.lists(st.integers(1, 10**10), min_size=1, max_size=8), frozen=st.integers(0, 8))
 
 
 COLUMNS = ["primitive", "implementation", "type", "ms"]
 ALL_COLUMNS = [*COLUMNS[:2], "direction", "type", "src", "wei", "dst", "attributes", "problem", "ms"]  # of a real log
-# Milliseconds are powers of two, so that a sum tells which rows are in it. With the last row they add up to 64.
+# Milliseconds are powers of two, so that a sum shows which rows are in it. With the last row they add up to 64.
 LOG = [
     ("convolution", "brgconv_1x1:avx512_core_bf16", "bf16", 0.25),
     ("reorder", "jit:uni", "bf16", 0.5),
@@ -203,7 +204,7 @@ LOG = [
     ("batch_normalization", "bnorm_tbb_jit:avx512_core", "f32", 32.0),
     ("pooling", "simple_layer_with_ref:any", "f32", 0.25),
 ]
-MIXED = [  # other types, other primitives and times that are not whole
+MIXED = [  # other types, other primitives and fractional times
     ("convolution", "brgconv:avx512_core_bf16", "bf16", 3.7),
     ("convolution", "brgconv:avx512_core_fp16", "f16", 0.4),
     ("matmul", "gemm:ref", "s8", 1.1),
@@ -216,14 +217,14 @@ MIXED = [  # other types, other primitives and times that are not whole
 @lab.exercise(
     3,
     hints=(
-        "Each share is a sum of ms over some rows, divided by the sum over all of them. Which rows does each mean?",
-        'log.type == "bf16" marks rows, and log.ms[log.type == "bf16"].sum() is their time.',
+        "Each share is a sum of ms over some rows, divided by the sum over all rows. Which rows count for each?",
+        'log.type == "bf16" selects rows, and log.ms[log.type == "bf16"].sum() is their time.',
         'The other two: log.implementation.str.startswith("ref"), and log.primitive == "reorder". Divide each sum by '
         "log.ms.sum().",
     ),
 )
 def diagnose(answer: Callable[..., Any]) -> None:
-    """The three shares of a log, of parts of it in which some are 0, and of logs with other primitives and types."""
+    """Check the three shares of a log, of parts in which some are 0, and of logs with other primitives and types."""
 
     def decide(rows: list[tuple[str, str, str, float]], case: str = "") -> None:
         case = case or f"a log whose {', '.join(COLUMNS)} are {', '.join(map(str, rows))}"
@@ -232,21 +233,21 @@ def diagnose(answer: Callable[..., Any]) -> None:
             .assign(problem="mb1ic3_ih8oh8")
             .reindex(columns=ALL_COLUMNS, fill_value="")
         )
-        got = _named(call(answer, log), ("bf16", "reference", "reorder"))
+        result = _with_keys(call(answer, log), ("bf16", "reference", "reorder"))
         total = sum(ms for *_, ms in rows)
         times = {
-            "bf16": sum(ms for *_, kind, ms in rows if kind == "bf16"),
+            "bf16": sum(ms for *_, dtype, ms in rows if dtype == "bf16"),
             "reference": sum(ms for _, name, _, ms in rows if name.startswith("ref")),
             "reorder": sum(ms for primitive, *_, ms in rows if primitive == "reorder"),
         }
         for name, ms in times.items():
-            same(got[name], ms / total, f'"{name}" of {case}', because=f"{ms:g} of {total:g} ms")
+            expect_equal(result[name], ms / total, f'"{name}" of {case}', because=f"{ms:g} of {total:g} ms")
 
     decide(LOG, "a log")
-    decide([row for row in LOG if row[2] == "f32"], "a log in float32 alone")
+    decide([row for row in LOG if row[2] == "f32"], "a log with only float32")
     decide(LOG[4:7], "another log")
     decide(MIXED, "a log with other types")
-    decide(LOG * 3 + LOG[3:5], "a log in which rows come again")
+    decide(LOG * 3 + LOG[3:5], "a log with repeated rows")
     row = st.tuples(
         st.sampled_from(("convolution", "reorder", "reduction", "matmul", "softmax", "gemm_api")),
         st.sampled_from(
@@ -274,13 +275,13 @@ KINDS = pd.DataFrame(
         name="kind",
     ),
 )
-# GFLOP/s and GB/s. With the second, convolutions are limited by memory; with the third, a matrix product that moves
+# GFLOP/s and GB/s. With the second pair, convolutions are limited by memory; with the third, a matmul that moves
 # 1/16 GB for 1 GFLOP takes equally long for both.
 LIMITS = ((100.0, 10.0), (1000.0, 10.0), (128.0, 8.0))
 
 
 ORDER_HINT = (
-    "Finally: dict(sorted(found.items(), key=lambda item: item[1][1], reverse=True)), with found[name] = "
+    "Finally: dict(sorted(bounds.items(), key=lambda item: item[1][1], reverse=True)), with bounds[name] = "
     "(bound, saving)."
 )
 
@@ -288,24 +289,24 @@ ORDER_HINT = (
 @lab.exercise(
     4,
     hints=(
-        "For each row, two times: that of its bytes at the bandwidth, and that of its operations at the peak. The "
-        "longer one is the limit.",
+        "Each row has two times: for its bytes at the bandwidth, and for its operations at the peak. The longer one is "
+        "the limit.",
         "moving = 1000 * row.gbyte / bandwidth and computing = 1000 * row.gflop / peak are in ms. The saving is row.ms "
-        "less the larger of the two, and never below 0.",
+        "minus the larger of the two, and never below 0.",
         ORDER_HINT,
     ),
 )
 def bottleneck(answer: Callable[..., Any]) -> None:
-    """Bounds, savings and their order, for several machines, and with the rows in another order."""
+    """Check bounds, savings and their order, for several machines, and with the rows in another order."""
     for peak, bandwidth in LIMITS:
         for kinds in (KINDS, KINDS[::-1]):
-            _one_machine(answer, kinds, peak, bandwidth)
+            _check_machine(answer, kinds, peak, bandwidth)
 
     def decide(rows: list[tuple[float, ...]], peak: float, bandwidth: float) -> None:
         kinds = pd.DataFrame(rows, columns=KINDS.columns, index=KINDS.index[: len(rows)])
-        _one_machine(answer, kinds, peak, bandwidth)
+        _check_machine(answer, kinds, peak, bandwidth)
 
-    # By powers of two, so that what takes equally long does so however it is computed.
+    # Fractions of powers of two, so that equal times are equal however they are computed.
     row = st.tuples(
         st.integers(1, 99).map(float),
         st.integers(1, 4000).map(lambda count: count / 8),
@@ -321,27 +322,27 @@ def bottleneck(answer: Callable[..., Any]) -> None:
     )
 
 
-def _one_machine(answer: Any, kinds: pd.DataFrame, peak: float, bandwidth: float) -> None:
-    got = call(answer, kinds, peak, bandwidth)
-    called = f"at {peak:g} GFLOP/s and {bandwidth:g} GB/s"
-    expect(isinstance(got, Mapping), f"a dict; it is {describe(got)}")
-    got = _named(got, kinds.index)
+def _check_machine(answer: Any, kinds: pd.DataFrame, peak: float, bandwidth: float) -> None:
+    result = call(answer, kinds, peak, bandwidth)
+    case = f"at {peak:g} GFLOP/s and {bandwidth:g} GB/s"
+    expect(isinstance(result, Mapping), f"a dict; it is {describe(result)}")
+    result = _with_keys(result, kinds.index)
     for name, row in kinds.iterrows():
-        bound, saving = parts(got[str(name)], 2, f"(bound, saving) for {name}")
+        bound, saving = parts(result[str(name)], 2, f"(bound, saving) for {name}")
         moving, computing = 1000 * row.gbyte / bandwidth, 1000 * row.gflop / peak
-        least = max(moving, computing)
-        needs = f"{row.gbyte:g} GB and {row.gflop:g} GFLOP: moving takes {moving:g} ms, computing {computing:g} ms"
-        same(bound, "memory" if moving > computing else "cores", f"the bound of {name} {called}", because=needs)
-        same(
+        min_ms = max(moving, computing)
+        times = f"{row.gbyte:g} GB and {row.gflop:g} GFLOP: moving takes {moving:g} ms, computing {computing:g} ms"
+        expect_equal(bound, "memory" if moving > computing else "cores", f"the bound of {name} {case}", because=times)
+        expect_equal(
             saving,
-            max(0.0, row.ms - least),
-            f"the saving of {name} {called}",
+            max(0.0, row.ms - min_ms),
+            f"the saving of {name} {case}",
             abs=1e-6 * row.ms,
-            because=f"it takes {row.ms:g} ms and needs at least {least:g}",
+            because=f"it takes {row.ms:g} ms and needs at least {min_ms:g}",
         )
-    savings = [number(saving, "the saving") for _, saving in got.values()]
+    savings = [number(saving, "the saving") for _, saving in result.values()]
     expect(
         savings == sorted(savings, reverse=True),
-        f"the largest saving first {called}; the order is {', '.join(map(str, got))}",
+        f"the largest saving first {case}; the order is {', '.join(map(str, result))}",
         ORDER_HINT,
     )

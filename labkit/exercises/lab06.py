@@ -1,4 +1,4 @@
-"""Checks of lab 06: a parameter server, a ring, what they cost, a layer split over ranks, a card's order, top-k."""
+"""Checks for lab 06: parameter server, ring all-reduce, costs, a layer split over ranks, send order, top-k."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -10,36 +10,36 @@ import numpy as np
 from labkit.exercises.answers import PICKLING, call, for_all, reports, run_answer
 from labkit.exercises.core import Lab
 from labkit.exercises.outcomes import expect, hinting
-from labkit.exercises.values import array_of_numbers, describe, number, parts, same, short, whole
+from labkit.exercises.values import array_of_numbers, describe, expect_equal, integer, number, parts, short
 from labkit.system.words import plural
 
 lab = Lab("06")
 
 PROBE = Path(__file__).with_name("lab06_ranks.py")
-RANKS = 4  # of which the probe takes 1, 2, 3 and 4
-CALL_LIMIT_S = 10.0  # seconds that one call of an answer may take
+RANKS = 4  # the probe runs on 1, 2, 3 and 4 of them
+CALL_LIMIT_S = 10.0  # time limit for one call of an answer
 
 MIXED_HINT = (
-    "Here the last rank waits after each message that it sends, so that another server's sum may come before its push. "
-    "How does your server tell the two apart? By their tags: ranks.Recv(incoming, source=…, tag=PUSH)."
+    "Here the last rank waits after each message it sends, so another server's sum may arrive before its push. How "
+    "does your server tell the two apart? By their tags: ranks.Recv(incoming, source=…, tag=PUSH)."
 )
 RIGHT_HINT = (
-    "In both rounds, a rank sends to `right`, (me + 1) % n, and receives from `left`, (me - 1) % n. Which chunk comes "
-    "from there in the first step?"
+    "In both rounds, a rank sends to `right`, (me + 1) % n, and receives from `left`, (me - 1) % n. Which chunk "
+    "arrives from the left in the first step?"
 )
 
 
 @lab.exercise(
     1,
     hints=(
-        "There are two rounds. In the first, each rank has sent its chunk to each server. In the second, each server "
-        "sends its sum to each rank. Who receives what in each round?",
+        "There are two rounds. In the first, each rank has sent each server its chunk. In the second, each server "
+        "sends its sum to every rank. Who receives what in each round?",
         "A server is a worker too, and two servers send to each other. So use Isend for the second round as well, and "
         "wait for all requests only when everything has been received. Give the two rounds different tags.",
         "If me < servers: a, b = parts[me]; total[a:b] = gradient[a:b]; then, for each of the others, "
         "ranks.Recv(incoming, source=worker, tag=PUSH) and total[a:b] += incoming; and requests += "
-        "[ranks.Isend(total[a:b], dest=worker, tag=PULL) for worker in others]. Every rank then receives each other "
-        "server's part into total, with tag PULL; and at the end MPI.Request.Waitall(requests).",
+        "[ranks.Isend(total[a:b], dest=worker, tag=PULL) for worker in others]. Every rank then receives the other "
+        "servers' parts into total, with tag PULL. At the end: MPI.Request.Waitall(requests).",
     ),
 )
 def parameter_server(answer: str) -> None:
@@ -48,11 +48,11 @@ def parameter_server(answer: str) -> None:
         with hinting(MIXED_HINT if case["paused"] else ""):
             _expect_sum(rank, case)
         n, servers, length = case["size"], case["servers"], case["length"]
-        astray = [dest for dest in case["to"] if dest >= servers]
+        not_servers = [dest for dest in case["to"] if dest >= servers]
         expect(
-            rank < servers or not astray,
-            f"rank {rank}, which is not a server, to send only to servers for {case['case']}; it sent to ranks "
-            f"{', '.join(map(str, astray))} too",
+            rank < servers or not not_servers,
+            f"rank {rank}, which is not a server, to send only to servers for {case['case']}; it also sent to "
+            f"ranks {', '.join(map(str, not_servers))}",
         )
         chunk = -(-length // servers)
         pushed, pulled = (servers - 1, n - 1) if rank < servers else (servers, 0)
@@ -61,11 +61,11 @@ def parameter_server(answer: str) -> None:
             f"rank {rank} to send at most {pushed + pulled} messages for {case['case']}: one to each other server"
             f"{', and one to each other rank' if pulled else ''}. It sent {case['messages']}",
         )
-        most = 4 * (length + pulled * chunk) + PICKLING * case["messages"]
+        max_bytes = 4 * (length + pulled * chunk) + PICKLING * case["messages"]
         expect(
-            case["bytes"] <= most,
+            case["bytes"] <= max_bytes,
             f"rank {rank} to send at most {4 * (length + pulled * chunk):,} bytes for {case['case']}: each server gets "
-            f"only its part, and gives back only that. It sent {case['bytes']:,.0f}",
+            f"only its part, and returns only that. It sent {case['bytes']:,.0f}",
         )
 
 
@@ -73,18 +73,18 @@ def parameter_server(answer: str) -> None:
     2,
     hints=(
         "Draw it for three ranks, as in the picture above. In step 0, rank r sends chunk r to its right neighbour and "
-        "adds to chunk r - 1 what comes from the left. Which chunk does it send in the next step?",
-        "In step s of the reduce-scatter rank r sends chunk (r - s) % n and adds to chunk (r - s - 1) % n. After n - 1 "
-        "steps, chunk (r + 1) % n is complete there: the all-gather starts by sending that one. And since every rank "
-        "sends at the same time, use ranks.Sendrecv.",
+        "adds what arrives from the left to chunk r - 1. Which chunk does it send in the next step?",
+        "In step s of the reduce-scatter, rank r sends chunk (r - s) % n and adds to chunk (r - s - 1) % n. After "
+        "n - 1 steps, its chunk (r + 1) % n is complete: the all-gather starts by sending that one. All ranks send at "
+        "the same time, so use ranks.Sendrecv.",
         "Reduce-scatter: out, into = chunks[(me - step) % n], chunks[(me - step - 1) % n]; room = incoming[:len(into)]"
-        "; ranks.Sendrecv(out, dest=right, recvbuf=room, source=left); into += room. Allgather: out, into = "
+        "; ranks.Sendrecv(out, dest=right, recvbuf=room, source=left); into += room. All-gather: out, into = "
         "chunks[(me + 1 - step) % n], chunks[(me - step) % n]; ranks.Sendrecv(out, dest=right, recvbuf=into, "
         "source=left).",
     ),
 )
 def ring(answer: str) -> None:
-    """Check the sums for all lengths; 2(n - 1) messages to the right neighbour, each of a chunk at most."""
+    """Check the sums for all lengths, with 2(n - 1) messages of at most a chunk to the right neighbour."""
     for rank, case in _cases(answer, "ring_allreduce"):
         _expect_sum(rank, case)
         n, chunk = case["size"], -(-case["length"] // case["size"])
@@ -93,7 +93,7 @@ def ring(answer: str) -> None:
             case["to"] in ([], [right]),
             f"each rank to send only to its right neighbour, rank {rank} to rank {right}, for {case['case']}; it sent "
             f"to {'ranks' if several else 'rank'} {', '.join(map(str, case['to']))}. The sum is right, but that is not "
-            f"{'a ring' if several else 'the ring of the picture'}",
+            f"{'a ring' if several else 'the ring in the picture'}",
             hint=RIGHT_HINT,
         )
         expect(
@@ -116,23 +116,24 @@ def ring(answer: str) -> None:
 
 HALVES_HINT = (
     "The ring adds only in the n - 1 steps of the reduce-scatter. Doubling sends, receives and adds the whole "
-    "gradient in each of its steps: with 2 ranks one step, with 4 two, with 8 three. Halving has as many steps until "
-    "each rank has its chunk: draw what a rank of 8 sends in each of them. Then all of them again, without adding."
+    "gradient in each of its steps: one step for 2 ranks, two for 4, three for 8. Halving takes the same number of "
+    "steps until each rank has its chunk: draw what one of 8 ranks sends in each. Then all of them again, without "
+    "adding."
 )
 
 
 @lab.exercise(
     3,
     hints=(
-        "Start with the ring: 2(n - 1) steps, each with one chunk, of which n make the gradient. In how many of the "
-        "steps does it add?",
+        "Start with the ring: 2(n - 1) steps, each sending one of the gradient's n chunks. In how many of them does it "
+        "add?",
         HALVES_HINT,
         "ring: 2 * (n - 1), 2 * (n - 1) / n, (n - 1) / n. doubling: math.log2(n), three times. halving sends 1/2 + 1/4 "
-        "+ … + 1/n = 1 - 1/n of the gradient, twice: 2 * math.log2(n) steps, and the ring's traffic and sums.",
+        "+ … + 1/n = 1 - 1/n of the gradient, twice: 2 * math.log2(n) steps, with the ring's traffic and sums.",
     ),
 )
 def costs(answer: Callable[..., Any]) -> None:
-    """Steps, traffic and sums of the busiest rank, in closed form."""
+    """Check the closed forms for the steps, traffic and sums of the busiest rank."""
     from hypothesis import strategies as st
 
     def decide(algorithm: str, n: int, servers: int = 1) -> None:
@@ -148,13 +149,13 @@ def costs(answer: Callable[..., Any]) -> None:
             _cost(algorithm, 2 * lower),
             strict=True,
         ):
-            # Between two powers of two, for which the lab asks too, any number between their costs will do.
+            # The lab also calls these between powers of two, where any number between the two costs passes.
             if algorithm in ("doubling", "halving") and n != lower:
-                figure = number(value, f"{name} of {called}")
-                between = least - 1e-9 <= figure <= most + 1e-9
-                expect(between, f"{name} of {called} to be from {least:.4g} to {most:.4g}; it is {figure:.4g}")
+                result_value = number(value, f"{name} of {called}")
+                between = least - 1e-9 <= result_value <= most + 1e-9
+                expect(between, f"{name} of {called} to be from {least:.4g} to {most:.4g}; it is {result_value:.4g}")
             else:
-                same(value, expected, f"{name} of {called}")
+                expect_equal(value, expected, f"{name} of {called}")
 
     for n, servers in ((2, 1), (4, 1), (64, 1), (8, 4), (100, 100), (1, 1)):
         decide("server", n, servers)
@@ -173,7 +174,7 @@ def costs(answer: Callable[..., Any]) -> None:
 
 
 def _cost(algorithm: str, n: int, servers: int = 1) -> tuple[float, float, float]:
-    """Return steps, traffic and sums of an all-reduce on n ranks."""
+    """Return the steps, traffic and sums of an all-reduce on n ranks."""
     if algorithm == "doubling":
         return (math.log2(n),) * 3
     steps, pieces = (
@@ -185,50 +186,50 @@ def _cost(algorithm: str, n: int, servers: int = 1) -> tuple[float, float, float
 @lab.exercise(
     4,
     hints=(
-        "A neuron needs every row of the batch, and each rank has neurons. So what must every rank receive before it "
-        "can multiply? And who needs the results?",
-        "Allgather the rows; multiply with this rank's weights, and add its bias: an array (batch, own neurons). Its "
-        "rows are in the ranks' order, so Alltoall sends each rank its block of rows as it is in memory.",
-        "After Alltoall there are n blocks of (own rows, neurons of rank r), one after the other: "
+        "A neuron needs every row of the batch, and each rank has some of the neurons. So what must every rank receive "
+        "before it can multiply? And who needs the results?",
+        "Allgather the rows; multiply by this rank's weights and add its bias: an array (batch, own neurons). Its rows "
+        "are in rank order, so Alltoall sends each rank its block of rows as it is in memory.",
+        "After Alltoall there are n consecutive blocks of (own rows, neurons of rank r): "
         "blocks.reshape(n, rows, -1).transpose(1, 0, 2).reshape(rows, -1) puts them side by side.",
     ),
 )
 def split_dense(answer: str) -> None:
-    """Each rank gets its rows of the unsplit layer's output, and no more than these are sent."""
+    """Check that each rank gets its rows of the unsplit layer's output, and that nothing more is sent."""
     for rank, case in _cases(answer, "split_dense"):
         expect(
             case["shape"] == case["wanted"],
-            f"an array of the shape {tuple(case['wanted'])} on rank {rank}, {case['case']}; it is "
-            + (f"of the shape {tuple(case['shape'])}" if case["shape"] else _named(case["type"])),
+            f"an array of shape {tuple(case['wanted'])} on rank {rank}, {case['case']}; it is "
+            + (f"of shape {tuple(case['shape'])}" if case["shape"] else _named(case["type"])),
         )
-        mixed = ". They are the right numbers in the wrong places: blocks stand one after the other" * case["mixed"]
+        mixed = ". They are the right numbers in the wrong places: the blocks are stacked" * case["mixed"]
         expect(
             case["wrong"] == 0,
             f"the rows of the unsplit layer on rank {rank}, {case['case']}; {case['wrong']} numbers differ{mixed}",
         )
-        expect(not case["changed"], "x, weights and bias to stay as they were; one was changed")
-        most = case["least"] + PICKLING * (case["messages"] + len(case["collectives"]) * case["size"])
+        expect(not case["changed"], "x, weights and bias to stay unchanged; one was modified")
+        max_bytes = case["least"] + PICKLING * (case["messages"] + len(case["collectives"]) * case["size"])
         expect(
-            case["bytes"] <= most,
+            case["bytes"] <= max_bytes,
             f"rank {rank} to send {case['least']:,} bytes, {case['case']}: its rows to all, and each rank's outputs to "
-            f"that rank alone. It sent {case['bytes']:,.0f}",
+            f"that rank only. It sent {case['bytes']:,.0f}",
         )
 
 
 @lab.exercise(
     5,
     hints=(
-        "First list what is waiting: ready by `now`, and not yet sent. Which of these goes first?",
+        "First list the waiting layers: ready by `now`, and not yet sent. Which of these goes first?",
         "If the list is empty, return None. With urgent_first, the layer is min(waiting). Otherwise, it is the one "
-        "whose `ready` is smallest: min has a parameter key=. And for how long does the card send, if less is left "
-        "than a chunk?",
+        "with the smallest `ready`: min has a parameter key=. And how long does the card send if less than a chunk is "
+        "left?",
         "waiting = [layer for layer in range(len(left)) if left[layer] and ready[layer] <= now]; if not waiting: "
         "return None; layer = min(waiting) if urgent_first else min(waiting, key=lambda layer: ready[layer]); "
         "return layer, min(chunk, left[layer])",
     ),
 )
 def next_chunk(answer: Callable[..., Any]) -> None:
-    """Each chunk of a simulated card is chosen by the rules, in whatever order gradients are ready."""
+    """Check each choice of a simulated network card, with gradients that become ready in any order."""
     from hypothesis import strategies as st
 
     def decide(ready: list[int], needs: list[int], urgent_first: bool, chunk: int) -> None:
@@ -263,25 +264,25 @@ def next_chunk(answer: Callable[..., Any]) -> None:
 def _decide_chunk(
     answer: Callable[..., Any], now: int, ready: list[int], left: list[int], urgent_first: bool, chunk: int
 ) -> tuple[int, int] | None:
-    """Check what the card sends at one moment, and return it: the layer, and for how long."""
+    """Check what the card sends at one moment, and return it: the layer and the time it takes."""
     result = call(answer, now, ready, left, urgent_first, chunk)
     called = f"next_chunk({now}, {ready}, {left}, {urgent_first}, {chunk})"
     waiting = [layer for layer, rest in enumerate(left) if rest and ready[layer] <= now]
     if not waiting:
-        why = "nothing is waiting" if any(left) else "all is sent"
+        why = "nothing is waiting" if any(left) else "everything is sent"
         expect(result is None, f"{called} to be None, as {why}; it is {describe(result)}")
         return None
-    those = f"layer {waiting[0]} is" if len(waiting) == 1 else f"layers {', '.join(map(str, waiting))} are"
+    layers = f"layer {waiting[0]} is" if len(waiting) == 1 else f"layers {', '.join(map(str, waiting))} are"
     expect(
         result is not None,
-        f"{called} to be (layer, spent), as {those} ready and not yet sent; it is None",
-        hint="Does the function come to a `return` here? A layer waits from the moment in `ready` on, that moment "
-        "included, until nothing of it is left.",
+        f"{called} to be (layer, spent), as {layers} ready and not yet sent; it is None",
+        hint="Does the function reach a `return` here? A layer waits from the time in `ready`, inclusive, until all "
+        "of it is sent.",
     )
-    two = parts(result, 2, f"{called} to be (layer, spent)")
-    layer = whole(two[0], f"the layer of {called}", int_only=True)
-    expect(hasattr(two[0], "__index__"), f"the layer of {called} to be an int; it is {describe(two[0])}")
-    spent = whole(two[1], f"the time spent of {called}")
+    results = parts(result, 2, f"{called} to be (layer, spent)")
+    layer = integer(results[0], f"the layer of {called}", int_only=True)
+    expect(hasattr(results[0], "__index__"), f"the layer of {called} to be an int; it is {describe(results[0])}")
+    spent = integer(results[1], f"the time spent of {called}")
     called += f", which is ({layer}, {spent}),"
     expect(layer in range(len(left)), f"{called} to name a layer from 0 to {len(left) - 1}")
     expect(ready[layer] <= now, f"{called} to name a layer that is ready")
@@ -293,19 +294,19 @@ def _decide_chunk(
     expect(spent > 0, f"{called} to send something")
     expect(spent <= chunk, f"{called} to send at most a chunk, which takes {chunk}")
     expect(spent <= left[layer], f"{called} to send at most what is left of layer {layer}")
-    of_it = "a whole chunk" if most == chunk else f"all that is left of layer {layer}"
-    expect(spent == most, f"{called} to send {of_it}, which takes {most}")
+    amount = "a whole chunk" if most == chunk else f"all that is left of layer {layer}"
+    expect(spent == most, f"{called} to send {amount}, which takes {most}")
     return layer, most
 
 
 @lab.exercise(
     6,
     hints=(
-        "What was not sent in earlier steps is in `residual`. It has to be sent too: from which numbers do you choose? "
-        "And how many bytes does one of them cost, with its index, to all other ranks?",
-        "Choose from gradient + residual: k of them, where a number and its index cost 8 bytes for each of the n - 1 "
-        "others. What is owed afterwards is gradient + residual, with zeros where something was sent. What does your "
-        "choice return for k = 0?",
+        "`residual` holds what earlier steps did not send. It has to be sent too: which numbers do you choose from? "
+        "And how many bytes does it take to send one of them, with its index, to all other ranks?",
+        "Choose k numbers of gradient + residual; each takes 8 bytes with its index, for each of the n - 1 others. The "
+        "new residual is gradient + residual, with zeros where something was sent. What does your choice return for "
+        "k = 0?",
         "owed = gradient + residual; k = len(owed) if n == 1 else min(len(owed), budget // (8 * (n - 1))); indices = "
         "np.argpartition(-np.abs(owed), min(k, len(owed) - 1))[:k]; values = owed[indices]; owed[indices] = 0; return "
         "indices, values, owed",
@@ -313,12 +314,12 @@ def _decide_chunk(
     moves=True,
 )
 def top_k(answer: Callable[..., Any]) -> None:
-    """The largest that a budget allows are sent, the rest is kept, nothing is lost, nothing changed."""
+    """Check that the largest numbers within the budget are sent, and the rest is kept, with nothing lost or changed."""
     from hypothesis import strategies as st
 
     rng = np.random.default_rng(6)
     for length, n, budget in ((5, 2, 16), (5, 3, 50), (100, 2, 8), (1_000, 4, 240), (7, 2, 56), (6, 2, 7), (4, 3, 999)):
-        # Whole numbers, which a message shows shortly.
+        # Integers, which are short in messages.
         signs = rng.choice((-1, 1), (2, length)).astype(np.float32)
         gradient = rng.permutation(np.arange(1, length + 1)).astype(np.float32) * signs[0]
         residual = 2 * rng.permutation(np.arange(length)).astype(np.float32) * signs[1]
@@ -339,7 +340,7 @@ def top_k(answer: Callable[..., Any]) -> None:
 
 
 def _decide_top_k(answer: Callable[..., Any], gradient: np.ndarray, residual: np.ndarray, n: int, budget: int) -> None:
-    """Check what top_k makes of one gradient and residual."""
+    """Check the result of top_k for one gradient and residual."""
     length, others = len(gradient), n - 1
     k = min(length, budget // (8 * others)) if others else length
     case = f"for {plural(length, 'number')} on {plural(n, 'rank')} with {plural(budget, 'byte')}"
@@ -355,18 +356,18 @@ def _decide_top_k(answer: Callable[..., Any], gradient: np.ndarray, residual: np
         for name, part in zip(("indices", "values", "residual"), result, strict=True)
     )
     expect(indices.ndim == 1, f"indices of one dimension {case}; the shape is {indices.shape}")
-    many = len(indices)
-    cost = f"; you send {many}" + f", which takes {8 * others * many:,} bytes to {plural(others, 'other')}" * bool(
+    count = len(indices)
+    cost = f"; you send {count}" + f", which takes {8 * others * count:,} bytes to {plural(others, 'other')}" * bool(
         others
     )
-    expect(many == k, f"{plural(k, 'number')} to be sent {case}{cost}")
+    expect(count == k, f"{plural(k, 'number')} to be sent {case}{cost}")
     for name, part, array, shape in (("values", result[1], values, (k,)), ("residual", result[2], left, (length,))):
         expect(array.shape == shape, f"{name} of shape {shape} {case}; the shape is {array.shape}")
-        kind = getattr(part, "dtype", np.dtype("float32"))  # of a list's numbers, the later cells make float32
+        dtype = getattr(part, "dtype", np.dtype("float32"))  # later cells convert lists to float32
         expect(
-            kind == np.float32,
-            f"{name} of type float32, as the gradient's, {case}; the type is {kind}. Other types take other bytes, and "
-            "what rounding removes is lost",
+            dtype == np.float32,
+            f"{name} of type float32, like the gradient, {case}; the type is {dtype}. Other types have other "
+            "sizes, and what rounding removes is lost",
         )
     if k:
         expect(
@@ -384,10 +385,10 @@ def _decide_top_k(answer: Callable[..., Any], gradient: np.ndarray, residual: np
     if not np.allclose(values, owed[indices], 1e-6, rounding):
         expect(
             not np.allclose(values, gradient[indices], 1e-6, rounding),
-            f"values of gradient + residual {case}; yours are only the gradient's, so what was left in earlier "
-            "steps is never sent",
+            f"values of gradient + residual {case}; yours are only the gradient's, so what earlier steps left is "
+            "never sent",
         )
-    same(
+    expect_equal(
         values,
         owed[indices],
         f"values {case}",
@@ -403,27 +404,27 @@ def _decide_top_k(answer: Callable[..., Any], gradient: np.ndarray, residual: np
     )
     sent = np.zeros(length, np.float32)
     sent[indices] = values
-    same(
+    expect_equal(
         left,
         owed - sent,
         f"the new residual {case}",
         rel=1e-6,
         abs=rounding,
-        because="gradient + residual without what is sent: nothing may be lost, nor sent twice",
+        because="gradient + residual without what is sent: nothing may be lost or sent twice",
     )
 
 
 def _cases(answer: str, function: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Run a script's function on 1 to 4 ranks, and yield each rank with its report of each case."""
+    """Run a script's function on 1 to 4 ranks, and yield each rank and its report for each case."""
     run = run_answer(RANKS, PROBE, function, answer, CALL_LIMIT_S, threads=1, timeout=60)
     ranks = reports(run)
-    every = [(case["rank"], case) for cases in ranks for case in cases]
-    yield from sorted(every, key=lambda entry: (entry[1]["order"], entry[0]))
+    entries = [(case["rank"], case) for cases in ranks for case in cases]
+    yield from sorted(entries, key=lambda entry: (entry[1]["order"], entry[0]))
 
 
 def _expect_sum(rank: int, case: dict[str, Any]) -> None:
-    """Check what a reduction left in `total`, and how it got there."""
-    expect(not case["changed"], f"`gradient` to stay as it was; rank {rank} changed its own for {case['case']}")
+    """Check the sum that a reduction left in `total`, and how it was computed."""
+    expect(not case["changed"], f"`gradient` to stay unchanged; rank {rank} changed it for {case['case']}")
     expect(
         case["empty"] == 0,
         f"`total` to be filled on every rank; for {case['case']}, rank {rank} left {case['empty']:,} of "
@@ -432,7 +433,7 @@ def _expect_sum(rank: int, case: dict[str, Any]) -> None:
     at, value, right, times = case["first"]
     why = f", the first at [{at}]: {value:g} instead of {right:g}"
     if times:
-        terms = {0: "lacks the gradient of", 2: "has twice that of"}
+        terms = {0: "lacks the gradient of", 2: "counts twice the gradient of"}
         why = f", the first at [{at}], which " + " and ".join(
             f"{term} {' and '.join(f'rank {other}' for other, often in enumerate(times) if often == count)}"
             for count, term in terms.items()
@@ -441,7 +442,7 @@ def _expect_sum(rank: int, case: dict[str, Any]) -> None:
     if case["own"]:
         why = ". It is only this rank's gradient"
     elif case["late"]:
-        why = ". A rank still sent from its arrays after it had left the function: wait for each Isend before that"
+        why = ". A rank was still sending from its arrays after it returned: wait for each Isend before that"
     elif case["added"]:
         why = ". The sum was added to what `total` held before, which may be anything: set it first"
     expect(
@@ -451,7 +452,7 @@ def _expect_sum(rank: int, case: dict[str, Any]) -> None:
     )
     expect(
         not case["collectives"],
-        f"only messages from rank to rank; yours used {', '.join(case['collectives'])}, which does the work for you",
+        f"only point-to-point messages; yours used {', '.join(case['collectives'])}, which does the work for you",
     )
     expect(
         case["size"] == 1 or case["messages"] > 0,
@@ -460,5 +461,5 @@ def _expect_sum(rank: int, case: dict[str, Any]) -> None:
 
 
 def _named(type_name: str | None) -> str:
-    """Describe what a rank returned instead of an array, as `values.describe` does in this process."""
-    return "None: does it return?" if type_name is None else f"a {type_name}"
+    """Describe the value that a rank returned instead of an array, as `values.describe` does in this process."""
+    return "None: is a return missing?" if type_name is None else f"a {type_name}"

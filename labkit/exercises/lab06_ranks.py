@@ -1,9 +1,9 @@
-"""A probe of lab 06: calls a function of a student's script. Started by `lab06` on 4 ranks:
+"""Probe for lab 06: call a function of a student's script. `lab06` starts it on 4 ranks:
 
-    mpirun -n 4 python lab06_ranks.py WHAT SCRIPT LIMIT
+    mpirun -n 4 python lab06_ranks.py FUNCTION SCRIPT LIMIT
 
-WHAT is one of `CASES`, LIMIT how many seconds a call may take. Calls the script's function on 1, 2, 3 and 4 of the
-ranks with all cases of that size, and hands back what each rank found.
+FUNCTION is one of `CASES`, LIMIT the seconds that a call may take. The function is called on 1, 2, 3 and 4 of the ranks
+with all cases of that size, and each rank reports the results.
 """
 
 import contextlib
@@ -21,19 +21,22 @@ from labkit.exercises.ranks import load, report, watched
 from labkit.mpi.counting import CountingComm
 from labkit.system.words import plural
 
-# Ranks of MPI.COMM_WORLD that make up each communicator, in an order in which no rank keeps its number or neighbours.
-# The first failure is the one reported, so the plainest size is first.
+# The ranks of MPI.COMM_WORLD in each communicator, ordered so that no rank keeps its number or neighbours. The first
+# failure is the one reported, so the simplest size is first.
 MEMBERS = ((3, 1), (2, 0, 3), (2, 0, 3, 1), (1,))
-LENGTHS = (12, 1_000, 10, 5, 3, 2, 1, 300_003)  # also shorter than the ranks, and too long to be sent eagerly
-SHAPES = (  # rows of a rank, inputs, neurons of a rank
+LENGTHS = (12, 1_000, 10, 5, 3, 2, 1, 300_003)  # some shorter than the number of ranks, one too long to be sent eagerly
+SHAPES = (  # rows per rank, inputs, neurons per rank
     (2, 3, 5),
     (1, 1, 1),
     (64, 4, 32),  # fewer bytes in the weights than in rows and outputs
     (2, 64, 48),  # far more
 )
-BEFORE, AFTERWARDS = 4_096.0, -12_345.0  # what `total` holds before the call; all arrays, after it, for late senders
-PAUSE_S = 0.2  # that the last rank takes after each message in a short case: time for a server to overtake its pushes
-DELAY_S = 0.05  # that the last rank takes before it receives of the longest arrays: time for others to leave too early
+BEFORE, AFTERWARDS = (
+    4_096.0,
+    -12_345.0,
+)  # in `total` before the call; in all arrays after it, for late senders
+PAUSE_S = 0.2  # the last rank's pause after each message in a short case: time for a server to overtake its pushes
+DELAY_S = 0.05  # the last rank's delay before it receives the longest arrays: time for others to return too early
 
 
 class World(MPI.Intracomm):
@@ -42,24 +45,24 @@ class World(MPI.Intracomm):
     closed: ClassVar[bool] = False
 
     def __getattribute__(self, name: str) -> Any:
-        """Return an attribute, unless it is closed."""
+        """Return an attribute, unless the communicator is closed."""
         if World.closed and not name.startswith("__"):
             raise RuntimeError(
-                f"MPI.COMM_WORLD.{name} is used. Your function is given the communicator `ranks`, which has other "
-                f"ranks, in another order: use ranks.{name}"
+                f"MPI.COMM_WORLD.{name} is used. Your function gets the communicator `ranks`, with different "
+                f"ranks in a different order: use ranks.{name}"
             )
         return super().__getattribute__(name)
 
 
 class Hesitant(CountingComm):
-    """A communicator that counts, on which this rank may receive late, or pause after it has sent.
+    """A counting communicator on which this rank may receive late, or pause after it has sent.
 
-    It takes no arrays but of float32: MPICH ends a rank that receives float32 into float64, with a stack trace of its
-    own functions.
+    It takes only float32 arrays: MPICH aborts a rank that receives float32 into float64, with a stack trace of its own
+    functions.
     """
 
-    delay_s: ClassVar[float] = 0.0  # before it receives
-    pause_s: ClassVar[float] = 0.0  # after it has sent
+    delay_s: ClassVar[float] = 0.0  # before each receive
+    pause_s: ClassVar[float] = 0.0  # after each send
 
 
 def _hesitant(name: str) -> Callable[..., Any]:
@@ -71,13 +74,13 @@ def _hesitant(name: str) -> Callable[..., Any]:
         for part in (*args, *kwargs.values()):
             if isinstance(part, np.ndarray) and part.dtype != np.float32 and part.itemsize > 1:  # bytes may be anything
                 raise TypeError(
-                    f"an array of {part.dtype} is sent or received into, where all numbers are float32. Make it with "
-                    "that type, as by dtype=np.float32"
+                    f"an array of {part.dtype} is sent or received into, but all numbers are float32. Create it "
+                    "with that type, as with dtype=np.float32"
                 )
-        done = method(self, *args, **kwargs)
+        result = method(self, *args, **kwargs)
         if sends:
             time.sleep(self.pause_s)
-        return done
+        return result
 
     return communicate
 
@@ -89,7 +92,7 @@ for _name in dir(MPI.Intracomm):
 
 @contextlib.contextmanager
 def calling(script: str, ranks: CountingComm, case: str) -> Iterator[None]:
-    """Watch a call of a student's function on a communicator, with which all of it is to be done."""
+    """Watch a call of a student's function, which must use this communicator for everything."""
     limit_s = float(sys.argv[3])
     with watched(script, f"on rank {ranks.rank}, for {case}", limit_s, limit_s):
         World.closed = True
@@ -100,12 +103,12 @@ def calling(script: str, ranks: CountingComm, case: str) -> Iterator[None]:
 def reductions(
     function: Callable[..., Any], script: str, ranks: CountingComm, server_numbers: tuple[int, ...]
 ) -> Iterator[dict[str, Any]]:
-    """Sum arrays of all lengths: with each number of servers, or without any for (0,)."""
+    """Sum arrays of all lengths with each number of servers, (0,) for none, and yield the reports."""
     for length in LENGTHS:
         for servers in server_numbers:
-            # Of 17 bits, so that sums are exact in any order, but not in fewer bits than float32's.
-            every = _numbers(np.random.default_rng(length), 2**16, (ranks.size, length), 2**10)
-            gradient, total = every[ranks.rank].copy(), np.full(length, BEFORE, np.float32)
+            # 17 bits, so that sums are exact in any order in float32, but not in fewer bits.
+            gradients = _numbers(np.random.default_rng(length), 2**16, (ranks.size, length), 2**10)
+            gradient, total = gradients[ranks.rank].copy(), np.full(length, BEFORE, np.float32)
             case = f"{plural(length, 'number')} on {plural(ranks.size, 'rank')}"
             case += f", with {plural(servers, 'server')}" * bool(servers)
             last = ranks.rank == ranks.size - 1
@@ -116,9 +119,9 @@ def reductions(
             Hesitant.pause_s = PAUSE_S if last and paused else 0.0
             with calling(script, ranks, case):
                 function(ranks, gradient, total, *([servers] if servers else []))
-            sums, kept, right = total.copy(), gradient.copy(), every.sum(axis=0)
-            at = int(np.argmax(sums != right))  # and how often the gradient of each rank is in it
-            times = (t for t in itertools.product((1, 0, 2), repeat=ranks.size) if t @ every[:, at] == sums[at])
+            sums, gradient_after, right = total.copy(), gradient.copy(), gradients.sum(axis=0)
+            at = int(np.argmax(sums != right))  # the first wrong sum; then how often it contains each rank's gradient
+            times = (t for t in itertools.product((1, 0, 2), repeat=ranks.size) if t @ gradients[:, at] == sums[at])
             total[:] = gradient[:] = AFTERWARDS
             yield {
                 "length": length,
@@ -128,15 +131,15 @@ def reductions(
                 "empty": int((sums == BEFORE).sum()),
                 "wrong": int((sums != right).sum()),
                 "first": [at, float(sums[at]), float(right[at]), next(times, None)],
-                "own": bool(np.array_equal(sums, kept)),
+                "own": bool(np.array_equal(sums, gradient_after)),
                 "late": bool((sums == AFTERWARDS).any()),
                 "added": np.array_equal(sums[sums != right] - BEFORE, right[sums != right]),
-                "changed": not np.array_equal(kept, every[ranks.rank]),
+                "changed": not np.array_equal(gradient_after, gradients[ranks.rank]),
             }
 
 
 def layers(function: Callable[..., Any], script: str, ranks: CountingComm) -> Iterator[dict[str, Any]]:
-    """Layers of several shapes, of which each rank holds some rows of the input and some neurons."""
+    """Run layers of several shapes, each rank with some input rows and some neurons, and yield the reports."""
     for rows, inputs, neurons in SHAPES:
         rng = np.random.default_rng(rows)
         x, weights, bias = (
@@ -146,7 +149,7 @@ def layers(function: Callable[..., Any], script: str, ranks: CountingComm) -> It
         mine, columns = (slice(ranks.rank * width, (ranks.rank + 1) * width) for width in (rows, neurons))
         arguments = x[mine].copy(), weights[:, columns].copy(), bias[columns].copy()
         before = [array.copy() for array in arguments]
-        case = f"{plural(rows, 'row')} and {plural(neurons, 'neuron')} a rank, on {plural(ranks.size, 'rank')}"
+        case = f"{plural(rows, 'row')} and {plural(neurons, 'neuron')} per rank, on {plural(ranks.size, 'rank')}"
         with calling(script, ranks, case):
             result = function(ranks, *arguments)
         right = (x @ weights + bias)[mine]
@@ -164,7 +167,7 @@ def layers(function: Callable[..., Any], script: str, ranks: CountingComm) -> It
 
 
 def _numbers(rng: np.random.Generator, below: int, shape: tuple[int, ...], parts: int) -> np.ndarray:
-    """Numbers of both signs in float32, most of them not whole: multiples of 1 / `parts`."""
+    """Return float32 numbers of both signs, mostly not integers: multiples of 1 / `parts`."""
     return rng.integers(-below, below, shape).astype(np.float32) / np.float32(parts)
 
 
@@ -178,18 +181,18 @@ CASES: dict[str, Callable[[Callable[..., Any], str, CountingComm], Iterator[dict
 
 
 def main() -> None:
-    """Run the script's function on each number of ranks, and print what came."""
-    what, script = sys.argv[1:3]
+    """Run the script's function on each number of ranks, and report the results."""
+    name, script = sys.argv[1:3]
     world, findings = MPI.COMM_WORLD, []
-    MPI.COMM_WORLD = World(world)  # type: ignore[misc]  # for the script, which takes it from there
-    (function,) = load(script, what)
+    MPI.COMM_WORLD = World(world)  # type: ignore[misc]  # for the script, which gets it from there
+    (function,) = load(script, name)
     for place, members in enumerate(MEMBERS):
         if world.rank not in members:
             world.Split(MPI.UNDEFINED)
             continue
         part = world.Split(0, key=members.index(world.rank))
         CountingComm.reset()
-        for number, case in enumerate(CASES[what](function, script, Hesitant(part))):
+        for number, case in enumerate(CASES[name](function, script, Hesitant(part))):
             findings.append(
                 case
                 | {

@@ -1,4 +1,4 @@
-"""Checks of lab 07: shares, learning rate, steps, two distributed scripts, pinning, and the rate of a network."""
+"""Checks for lab 07: shards, learning rate, steps, two distributed scripts, pinning, and network rate."""
 
 import itertools
 import math
@@ -15,7 +15,7 @@ from labkit.exercises.answers import call, for_all, reports, run_answer
 from labkit.exercises.core import Lab
 from labkit.exercises.moving import isolate
 from labkit.exercises.outcomes import expect, refuse
-from labkit.exercises.values import array_of_numbers, describe, parts, same, short, whole
+from labkit.exercises.values import array_of_numbers, describe, expect_equal, integer, parts, short
 from labkit.mpi.launch import Run
 
 lab = Lab("07")
@@ -50,8 +50,8 @@ MISTAKES = {
         "root_rank=0",
     ),
     "rounded": (
-        "Rounding in float32 causes less than that, and other mistakes cause more: do gradients travel in fewer bits, "
-        "as with compression=hvd.Compression.fp16?",
+        "Float32 rounding causes less than that, and other mistakes cause more: are gradients sent in fewer bits, as "
+        "with compression=hvd.Compression.fp16?",
         "FP16 saves bytes and loses precision: drop the argument `compression` here.",
     ),
     "other": (
@@ -60,7 +60,7 @@ MISTAKES = {
         "",
     ),
 }
-FIGURES = ("epoch", "loss", "accuracy")  # in the line for an epoch
+METRICS = ("epoch", "loss", "accuracy")  # in the line for an epoch
 NOISE = re.compile(r"\d{4}-\d\d-\d\d |^[IWEF]\d{4} |^WARNING|^REPORT")  # lines from TensorFlow, Horovod and the probe
 
 
@@ -74,24 +74,26 @@ NOISE = re.compile(r"\d{4}-\d\d-\d\d |^[IWEF]\d{4} |^WARNING|^REPORT")  # lines 
     moves=True,
 )
 def shards(answer: Callable[..., Any]) -> None:
-    """Shares are disjoint, of equal length, inside range(n), lose fewer than `size`, and pick rows of an array."""
+    """Check that shares are disjoint, equally long and inside range(n), omit fewer than `size`, and index rows."""
     from hypothesis import strategies as st
 
     def decide(n: int, size: int) -> None:
         case = f"for n = {n:,} and {size} {'rank' if size == 1 else 'ranks'}"
-        ranks = [isolate("shard", answer) for _ in range(size)]  # each is a process, which shares no state with another
-        shares = [_indices(call(own, n, rank, size), f"rank {rank}'s share {case}") for rank, own in enumerate(ranks)]
+        ranks = [isolate("shard", answer) for _ in range(size)]  # each is a process, without shared state
+        shares = [
+            _indices(call(shard, n, rank, size), f"rank {rank}'s share {case}") for rank, shard in enumerate(ranks)
+        ]
         lengths = [len(share) for share in shares]
-        every = np.concatenate(shares)
+        indices = np.concatenate(shares)
         expect(len(set(lengths)) == 1, f"all ranks to get the same number {case}; yours get {short(lengths)}")
-        twice = len(every) - len(np.unique(every))
-        expect(twice == 0, f"no index twice, on two ranks or on one, {case}; {twice:,} are repeated")
-        if len(every):
-            least, most = every.min(), every.max()
+        repeated = len(indices) - len(np.unique(indices))
+        expect(repeated == 0, f"no index twice, on two ranks or on one, {case}; {repeated:,} are repeated")
+        if len(indices):
+            least, most = indices.min(), indices.max()
             inside = least >= 0 and most < n
             expect(inside, f"indices from 0 to {n - 1:,} {case}; yours reach from {least:,} to {most:,}")
         few = "none" if size == 1 else f"fewer than {size}"
-        expect(n - len(every) < size, f"{few} to be left out {case}; yours leave out {n - len(every):,}")
+        expect(n - len(indices) < size, f"{few} to be left out {case}; yours leave out {n - len(indices):,}")
 
     for n, size in ((12, 1), (12, 4), (10, 4), (1_797, 7), (5, 5), (70_000, 3)):
         decide(n, size)
@@ -99,34 +101,34 @@ def shards(answer: Callable[..., Any]) -> None:
 
 
 def _indices(share: Any, what: str) -> np.ndarray:
-    """Return the indices that the scripts select digits with, `digits.x_train[share]`, as an array of integers."""
-    expected = f"{what} to be a list or an array of ints, which picks rows of an array"
+    """Return as an int array the indices with which the scripts select digits, as in `digits.x_train[share]`."""
+    expected = f"{what} to be a list or an array of ints that selects rows of an array"
     expect(not isinstance(share, tuple), f"{expected}; it is a tuple, which numpy takes as one index per axis: x[1, 2]")
     array = array_of_numbers(share, expected)
-    picks = array.ndim == 1 and (not len(array) or np.issubdtype(array.dtype, np.integer))
-    expect(picks, f"{expected}; it is {describe(share)}")
+    selects_rows = array.ndim == 1 and (not len(array) or np.issubdtype(array.dtype, np.integer))
+    expect(selects_rows, f"{expected}; it is {describe(share)}")
     return array.astype(np.int64)
 
 
 @lab.exercise(
     2,
     hints=(
-        "Two cases: before `warmup`, and from it on.",
+        "Two cases: before `warmup`, and from then on.",
         "The line goes from base to base * size. After `step` steps it has covered step / warmup of that distance.",
         "base * (1 + (size - 1) * step / warmup), and base * size once step >= warmup, which also avoids 0 / 0.",
     ),
     moves=True,
 )
 def learning_rates(answer: Callable[..., Any]) -> None:
-    """A ramp from base to base * size, then constant."""
+    """Check for a ramp from base to base * size, then a constant rate."""
     from hypothesis import strategies as st
 
     def decide(step: int, base: float, size: int, warmup: int) -> None:
         right = base * size if step >= warmup else base + base * (size - 1) * step / warmup
         expected = f"learning_rate(step={step}, base={base:g}, size={size}, warmup={warmup})"
-        for number in (step, np.int64(step)):  # the scripts pass the first, the picture of the plan the second
+        for number in (step, np.int64(step)):  # the scripts pass an int, the plot of the plan an np.int64
             rate = call(answer, number, base, size, warmup=warmup)
-            same(rate, right, expected)
+            expect_equal(rate, right, expected)
             expect(np.asarray(rate).dtype != object, f"{expected} to be a float; it is {describe(rate)}")
 
     ramp = ((0, 0.1, 4, 10), (10, 0.1, 4, 10), (5, 0.1, 4, 10), (500, 0.1, 4, 10))
@@ -152,14 +154,14 @@ def learning_rates(answer: Callable[..., Any]) -> None:
     moves=True,
 )
 def steps(answer: Callable[..., Any]) -> None:
-    """Full batches in a rank's share."""
+    """Check the number of full batches in a rank's share."""
     from hypothesis import strategies as st
 
     def decide(n: int, batch: int, size: int) -> None:
         right = n // size // batch
         expected = f"steps_per_epoch(n={n}, batch={batch}, size={size})"
         result = call(answer, n, batch, size)
-        number = whole(result, expected, int_only=True)
+        number = integer(result, expected, int_only=True)
         expect(hasattr(result, "__index__"), f"{expected} to be an int; it is {describe(result)}")
         expect(number == right, f"{expected} to be {right}; it is {number}")
 
@@ -180,7 +182,7 @@ def steps(answer: Callable[..., Any]) -> None:
     ),
 )
 def train_hvd(answer: str) -> None:
-    """Ranks agree with each other and with one process on all digits, also after --resume; only rank 0 writes."""
+    """Check that ranks agree with each other and with one process, also after --resume, and only rank 0 writes."""
     out = Path(answer).parent / "check"
     shutil.rmtree(out, ignore_errors=True)
     run, ranks = _distributed(answer, "train", out)
@@ -192,11 +194,11 @@ def train_hvd(answer: str) -> None:
         f"{wrong}",
     )
     _equals_one_process(first)
-    wrote = [rank["rank"] for rank in first if rank["wrote"]]
+    writers = [rank["rank"] for rank in first if rank["wrote"]]
     expect(
-        wrote == [0],
-        f"a checkpoint from rank 0 only (step 6); checkpoints came from ranks {wrote}",
-        hint=f"if rank == 0: … {NODES}" if len(wrote) > 1 else "",
+        writers == [0],
+        f"a checkpoint from rank 0 only (step 6); checkpoints came from ranks {writers}",
+        hint=f"if rank == 0: … {NODES}" if len(writers) > 1 else "",
     )
     expect(first[0]["checkpoints"] != 1, "a checkpoint after each epoch (step 6); in two epochs, rank 0 wrote only one")
     second = [rank[1] for rank in ranks]
@@ -229,7 +231,7 @@ def train_hvd(answer: str) -> None:
     ),
 )
 def fit_hvd(answer: str) -> None:
-    """Ranks under fit agree and equal one process on all digits."""
+    """Check that ranks in fit agree with each other and with one process on all digits."""
     _equals_one_process([rank[0] for rank in _distributed(answer, "fit")[1]])
 
 
@@ -243,7 +245,7 @@ def fit_hvd(answer: str) -> None:
     ),
 )
 def pinnings(answer: Callable[..., Any]) -> None:
-    """Ranks that share cores, ranks with more threads than cores, and idle cores: cores count, not CPUs."""
+    """Check ranks that share cores, ranks with more threads than cores, and idle cores, by core and not by CPU."""
     from hypothesis import strategies as st
 
     def decide(masks: list[set[int]], cores: list[tuple[int, ...]], threads: int) -> None:
@@ -301,13 +303,13 @@ def pinnings(answer: Callable[..., Any]) -> None:
     ),
 )
 def half_rates(answer: Callable[..., Any]) -> None:
-    """The rate, in bit/s, at which a ring's bytes take as long as computing."""
+    """Check the rate, in bit/s, at which sending a ring's bytes takes as long as computing."""
     from hypothesis import strategies as st
 
     def decide(n_bytes: int, ranks: int, seconds: float) -> None:
         expected = f"half_rate(n_bytes={n_bytes:,}, ranks={ranks}, seconds={seconds:g})"
         rate = call(answer, n_bytes, ranks, seconds)
-        same(rate, 16 * (ranks - 1) / ranks * n_bytes / seconds, expected)
+        expect_equal(rate, 16 * (ranks - 1) / ranks * n_bytes / seconds, expected)
         expect(not isinstance(rate, Decimal), f"{expected} to be a float; it is {describe(rate)}")
 
     for n_bytes, ranks, seconds in ((1_000_000, 5, 2.0), (1_000_000, 2, 1.0), (1_686_568, 2, 0.02), (100, 64, 8.0)):
@@ -321,7 +323,7 @@ def _pairs(result: Any, case: str) -> set[tuple[int, int]]:
         parts(pair, 2, f"each pair of ranks to be two numbers {case}")
         for pair in _members(result, "pairs of ranks", case)
     ]
-    ranks = [tuple(whole(rank, f"each rank in a pair {case}") for rank in pair) for pair in pairs]
+    ranks = [tuple(integer(rank, f"each rank in a pair {case}") for rank in pair) for pair in pairs]
     once = {(a, b) for a, b in ranks}
     right = len(once) == len(ranks) and all(a < b for a, b in once)
     expect(
@@ -333,7 +335,7 @@ def _pairs(result: Any, case: str) -> set[tuple[int, int]]:
 
 
 def _numbers(result: Any, what: str, case: str) -> set[int]:
-    numbers = [whole(member, f"each of the {what} {case}") for member in _members(result, what, case)]
+    numbers = [integer(member, f"each of the {what} {case}") for member in _members(result, what, case)]
     once = set(numbers)
     expect(len(once) == len(numbers), f"each of the {what} once {case}; yours are {short(sorted(numbers))}")
     return once
@@ -346,18 +348,18 @@ def _members(result: Any, what: str, case: str) -> list[Any]:
 
 
 def _show(members: Any) -> str:
-    """Return members in order, as Python writes a set."""
+    """Format members in order, as Python prints a set."""
     return f"{{{', '.join(map(str, sorted(members)))}}}" if members else "set()"
 
 
 def _distributed(answer: str, *args: object) -> tuple[Run, list[list[dict[str, Any]]]]:
-    """Run a script on ranks; return the reports of each rank, one for each run of its main."""
+    """Run a script on ranks; return each rank's reports, one per run of its main."""
     run = run_answer(RANKS, PROBE, answer, args[0], RATE, *args[1:], timeout=180)
     return run, reports(run)
 
 
 def _wrong_rate(ranks: list[dict[str, Any]]) -> str | None:
-    """Return the last learning rate of the first rank that has a wrong one."""
+    """Return the last learning rate of the first rank where it is wrong."""
     wrong = (rank for rank in ranks if not math.isclose(rank["rate"], rank["right_rate"], rel_tol=1e-5))
     return next((f"{rank['rate']:.4g} on rank {rank['rank']}" for rank in wrong), None)
 
@@ -380,7 +382,7 @@ def _check_reports(history: list[dict[str, Any]], run: Run) -> None:
     expect(len(history) == 4, f"an entry in {{out}}/log.json for each of 4 epochs; there are {len(history)}")
     for entry in history:
         lacking = {line: _lacking(line, entry) for line in printed[0] if not line.startswith("largest difference")}
-        least = min(lacking.values(), key=len, default=FIGURES)
+        least = min(lacking.values(), key=len, default=METRICS)
         lines = [line for line, lacks in lacking.items() if lacks == least]
         about = f"epoch {entry['epoch']}, with loss {entry['loss']:.3f} and accuracy {entry['accuracy']:.3f},"
         problem = f"{short(lines[-1])} lacks the {' and the '.join(least)}" if len(least) < 2 else "there is none"
@@ -391,22 +393,22 @@ def _check_reports(history: list[dict[str, Any]], run: Run) -> None:
         )
         forms |= {NUMBER.sub("#", line) for line in lines}
     for rank, lines in enumerate(printed[1:], start=1):
-        like = next((line for line in lines if NUMBER.sub("#", line) in forms), "")
-        expect(not like, f"reports from rank 0 only (step 6); rank {rank} also printed {short(like)}")
+        match = next((line for line in lines if NUMBER.sub("#", line) in forms), "")
+        expect(not match, f"reports from rank 0 only (step 6); rank {rank} also printed {short(match)}")
 
 
 def _lacking(line: str, entry: dict[str, Any]) -> tuple[str, ...]:
-    """Return the figures of an epoch that a line lacks; rounding is allowed."""
+    """Return the metrics of an epoch that a line lacks; rounding is allowed."""
     texts = [Decimal(text) for text in NUMBER.findall(line)]
 
-    def has(figure: float, digits: int = 0) -> bool:
+    def contains(metric: float, digits: int = 0) -> bool:
         """Return whether the line contains it, with at least `digits` decimals: a bare 2 may be the epoch."""
         places = [(float(text), int(text.as_tuple().exponent)) for text in texts]
-        return any(abs(number - figure) <= 0.51 * 10.0**last for number, last in places if last <= -digits)
+        return any(abs(number - metric) <= 0.51 * 10.0**last for number, last in places if last <= -digits)
 
     epoch, loss, accuracy = entry["epoch"], entry["loss"], entry["accuracy"]
-    present = (epoch in texts, has(loss, 1), has(accuracy, 1) or has(100 * accuracy))
-    return tuple(name for name, is_there in zip(FIGURES, present, strict=True) if not is_there)
+    present = (epoch in texts, contains(loss, 1), contains(accuracy, 1) or contains(100 * accuracy))
+    return tuple(name for name, is_present in zip(METRICS, present, strict=True) if not is_present)
 
 
 def _equals_one_process(ranks: list[dict[str, Any]]) -> None:
@@ -414,8 +416,8 @@ def _equals_one_process(ranks: list[dict[str, Any]]) -> None:
     first = ranks[0]
     expect(
         first["spread"] == 0 or not any(rank["own_start"] for rank in ranks),
-        f"all ranks to hold the same weights; they differ by {first['spread']:.3g}, as each rank kept its own start. "
-        "Not all of it came from rank 0 (step 5)",
+        f"all ranks to hold the same weights; they differ by {first['spread']:.3g}, as each rank kept its own initial "
+        "weights. Not all of them came from rank 0 (step 5)",
         hint="hvd.broadcast_variables(list, root_rank=0), with [v.value for v in …] in the list.",
     )
     expect(

@@ -89,7 +89,7 @@ def shares(n: int) -> list[np.ndarray]:
 
 
 def digits_for_script(n_train: int, n_test: int) -> Digits:
-    """Stand in for `load_digits`: if an epoch has several steps, each share repeats a single digit."""
+    """Replace `load_digits`: if an epoch has several steps, each share repeats a single digit."""
     digits = load_digits(n_train, n_test)
     if n_train not in REPEATED:
         return digits
@@ -142,8 +142,8 @@ def one_process(
     return weights
 
 
-def mistaken(case: Case, rate: float) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield the name of each known mistake, and the weights that it gives after the first run."""
+def mistake_weights(case: Case, rate: float) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield each known mistake's name, and its weights after the first run."""
     yield "sum", one_process((case,), RANKS.size * rate)[-1]
     yield "share", one_process((case,), rate, ranks=1)[-1]
     for seed in range(1, RANKS.size):
@@ -223,7 +223,7 @@ def main() -> None:
             moved = np.abs(right - start).max()
             findings["error"] = float(np.abs(weights[0] - right).max() / moved)
             if findings["spread"] == 0 and findings["error"] >= EXACT and not runs:
-                mistakes = mistaken(case, float(rate))
+                mistakes = mistake_weights(case, float(rate))
                 matches = (name for name, wrong in mistakes if np.abs(weights[0] - wrong).max() < EXACT * moved)
                 findings["mistake"] = next(matches, "")
             log = folder / "log.json" if folder else None

@@ -1,4 +1,4 @@
-"""Checks of lab 08: flags within limits, a rank's images, nodes to request, accumulation, and a diagnosis."""
+"""Checks for lab 08: flags within limits, a rank's images, nodes to request, accumulation, and a diagnosis."""
 
 import functools
 import itertools
@@ -12,49 +12,59 @@ from hypothesis import strategies as st
 from labkit.exercises.answers import call, for_all
 from labkit.exercises.core import Lab
 from labkit.exercises.outcomes import expect, hinting, refuse
-from labkit.exercises.values import as_number, describe, has_format, number, numeric_array, parts, same, short, whole
+from labkit.exercises.values import (
+    as_number,
+    describe,
+    expect_equal,
+    has_format,
+    integer,
+    number,
+    numeric_array,
+    parts,
+    short,
+)
 from labkit.system import statistics
 from labkit.system.words import plural
 
 lab = Lab("08")
 
 
-LR_INIT, BASE_BATCH = 0.256, 256  # Bede's rate, and the images per step that it is for
+LR_INIT, BASE_BATCH = 0.256, 256  # Bede's rate, and the batch size that it is for
 
 
 @lab.exercise(
     1,
     hints=(
-        "How many images does the run see in its hours, and how many epochs are that? What is the peak, once you have "
-        "the batch? Only then turn both into flags.",
+        "How many images does the run process in its hours, and how many epochs is that? What is the peak for this "
+        "batch? Only then turn both into flags.",
         "The program multiplies --lr_init by batch / 256, so divide the peak by that. In a warm-up of n steps from 0 "
-        "to the peak, the rate rises by peak / n per step. How many epochs are n steps?",
+        "to the peak, the rate rises by peak / n per step. How many epochs is that?",
         "epochs = int(hours * 3600 * speed / images); peak = min(0.256 * batch / 256, max_rate); lr_init = peak * 256 "
         "/ batch; warm-up in epochs = peak / max_rise * batch / images.",
     ),
 )
-def limits_kept(answer: Callable[..., Any]) -> None:
-    """As many epochs as the hours allow, the linear rule's peak or the limit, and the shortest warm-up."""
+def flags_within_limits(answer: Callable[..., Any]) -> None:
+    """Check for the most epochs that fit, the linear rule's peak or the limit, and the shortest warm-up."""
 
     def decide(
         images: int, batch: int, speed: float, hours: float, max_rate: float, max_rise: float, rounding: float = 1e-9
     ) -> None:
         case = f"choose_flags({images}, {batch}, {speed:g}, {hours:g}, {max_rate:g}, {max_rise:g})"
         flags = parts(call(answer, images, batch, speed, hours, max_rate, max_rise), 3, f"{case} to be three values")
-        epochs = whole(flags[0], f"num_iter of {case}")
+        epochs = integer(flags[0], f"num_iter of {case}")
         lr_init, warmup = number(flags[1], f"lr_init of {case}"), number(flags[2], f"lr_warmup_epochs of {case}")
-        fit = hours * 3600 * speed / images
+        possible = hours * 3600 * speed / images
         expect(
-            epochs <= fit * (1 + rounding),
-            f"{case} to fit into its hours; {plural(epochs, 'epoch')} would take {epochs / fit * hours:.3g} hours",
+            epochs <= possible * (1 + rounding),
+            f"{case} to fit into its hours; {plural(epochs, 'epoch')} would take {epochs / possible * hours:.3g} hours",
         )
         expect(
-            epochs + 1 > fit * (1 - rounding),
-            f"{case} to use its hours; after {plural(epochs, 'epoch')} there is time for {fit - epochs:.3g} more",
+            epochs + 1 > possible * (1 - rounding),
+            f"{case} to use its hours; after {plural(epochs, 'epoch')} there is time for {possible - epochs:.3g} more",
         )
         peak, right = lr_init * batch / BASE_BATCH, min(LR_INIT * batch / BASE_BATCH, max_rate)
         limit = "the limit" if right == max_rate else "by the linear rule"
-        same(peak, right, f"the peak of {case}, lr_init × batch / 256,", rel=1e-5, because=limit)
+        expect_equal(peak, right, f"the peak of {case}, lr_init × batch / 256,", rel=1e-5, because=limit)
         steps = warmup * images / batch
         expect(steps > 0, f"the warm-up of {case} to be longer than 0, as the rate cannot jump; it is {warmup:g}")
         expect(
@@ -81,11 +91,11 @@ def limits_kept(answer: Callable[..., Any]) -> None:
         (1_000_000, 64, 1_000, 10.1, 10, 0.0001),
         (1_000_000, 65_536, 50_000, 1, 8, 0.01),
         (2_000, 64, 1_250, 0.01, 0.05, 0.002),
-        (1_000_000, 262_144, 1_000_000, 0.001, 10, 0.001),  # a warm-up that is longer than the run
+        (1_000_000, 262_144, 1_000_000, 0.001, 10, 0.001),  # a warm-up longer than the run
         (1_000_000, 1024, 1_000, 0.2, 10, 0.001),  # less than one epoch
     ]:
         decide(*case)
-    decide(16_384, 64, 1_024, 1, 10, 0.001, rounding=0)  # exactly 225 epochs, in whichever order it is computed
+    decide(16_384, 64, 1_024, 1, 10, 0.001, rounding=0)  # exactly 225 epochs, in any order of computation
     for_all(
         decide,
         images=st.integers(1_000, 2_000_000),
@@ -100,15 +110,15 @@ def limits_kept(answer: Callable[..., Any]) -> None:
 @lab.exercise(
     2,
     hints=(
-        "Put the images of all epochs one after the other: the stream. How many of them does one step of all ranks "
-        "take, and where does step `step` begin?",
-        "`rank` takes `batch` of them, starting at (step * ranks + rank) * batch. Place p of the stream is in epoch "
-        "p // n, at place p % n.",
+        "Put the images of all epochs one after the other: the stream. How many of them does one step take on all "
+        "ranks, and where does step `step` begin?",
+        "`rank` takes `batch` of them, starting at (step * ranks + rank) * batch. Position p of the stream is position "
+        "p % n of epoch p // n.",
         "[order(p // n)[p % n] for p in range(first, first + batch)]",
     ),
 )
 def shares(answer: Callable[..., Any]) -> None:
-    """All ranks' images of a step are the next piece of the stream of epochs."""
+    """Check that all ranks' images of a step are the next piece of the stream of epochs."""
 
     def decide(step: int, n: int, ranks: int, batch: int, seed: int = 0) -> None:
         first = step * ranks * batch
@@ -117,8 +127,8 @@ def shares(answer: Callable[..., Any]) -> None:
         case = f"step {step} with {n} images and {ranks} {'rank' if ranks == 1 else 'ranks'} × {batch}"
         case += ", with a different order than in earlier calls," * (seed > 0)
         taken = [image for rank in range(ranks) for image in _images(answer, step, rank, ranks, batch, n, orders)]
-        often = [image for image in sorted(set(taken)) if taken.count(image) > right.count(image) > 0]
-        expect(not often, f"{case} to take no image more often than the stream has it there; yours repeats {often}")
+        repeated = [image for image in sorted(set(taken)) if taken.count(image) > right.count(image) > 0]
+        expect(not repeated, f"{case} to take no image more often than the stream does; yours repeats {repeated}")
         expect(
             sorted(taken) == sorted(right),
             f"{case} to take {sorted(right)}, the next {ranks * batch} of the stream; yours takes {sorted(taken)}",
@@ -127,7 +137,7 @@ def shares(answer: Callable[..., Any]) -> None:
     for n, ranks, batch in [(12, 1, 4), (12, 2, 3), (12, 3, 2), (10, 2, 3), (10, 3, 4), (5, 2, 4), (3, 2, 5)]:
         for step in range(4):
             decide(step, n, ranks, batch)
-    decide(0, 10, 2, 3, seed=1)  # another order of as many images: an answer must not cache orders
+    decide(0, 10, 2, 3, seed=1)  # a different order of the same images: an answer must not cache orders
     for_all(
         decide,
         examples=50,
@@ -139,14 +149,14 @@ def shares(answer: Callable[..., Any]) -> None:
 
 
 class _Orders:
-    """The `order` of a set: a permutation for each epoch, the same array in each call, as in the notebook."""
+    """The `order` of a dataset: a permutation for each epoch, the same array in each call, as in the notebook."""
 
     def __init__(self, n: int, last: int, seed: int) -> None:
         self.n, self.last, self.seed = n, last, seed
         self.returned: dict[int, np.ndarray] = {}
 
     def order(self, epoch: int, /) -> np.ndarray:
-        """Return an epoch's order, by position as in the notebook; two epochs beyond the step also exist."""
+        """Return an epoch's order, positional-only as in the notebook; two epochs beyond the step also exist."""
         number = as_number(epoch)
         if not isinstance(number, int) or number < 0:
             raise ValueError(f"order({short(epoch)}): epochs are integers from 0 on")
@@ -164,13 +174,15 @@ class _Orders:
 def _images(
     answer: Callable[..., Any], step: int, rank: int, ranks: int, batch: int, n: int, orders: _Orders
 ) -> list[int]:
-    """Return a rank's images as a list; reject an answer that is anything else."""
+    """Return a rank's images as a list; reject anything else."""
     picks = call(_drained(answer), step, rank, ranks, batch, n, orders.order)
     case = f"my_images(step={step}, rank={rank}, ranks={ranks}, batch={batch}, n={n}, order)"
-    expect(orders.unchanged(), f"the arrays that order(epoch) returns to stay as they were; {case} changed one")
-    row = isinstance(picks, Iterable) and not isinstance(picks, str | bytes | dict) and getattr(picks, "ndim", 1) == 1
-    expect(row, f"{case} to be a list or an array of one dimension; it is {describe(picks)}")
-    images = [whole(image, f"image {place} of {case}") for place, image in enumerate(list(picks))]
+    expect(orders.unchanged(), f"the arrays that order(epoch) returns to stay unchanged; {case} changed one")
+    is_list = (
+        isinstance(picks, Iterable) and not isinstance(picks, str | bytes | dict) and getattr(picks, "ndim", 1) == 1
+    )
+    expect(is_list, f"{case} to be a list or a one-dimensional array; it is {describe(picks)}")
+    images = [integer(image, f"image {place} of {case}") for place, image in enumerate(list(picks))]
     expect(len(images) == batch, f"{case} to have {batch} images; it has {len(images)}")
     expect(all(0 <= image < n for image in images), f"{case} to be numbers from 0 to {n - 1}; it is {images}")
     return images
@@ -180,29 +192,29 @@ MAX_PARTS = 10_000  # per generator: more than any right answer yields
 
 
 def _drained(answer: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function with the answer's result; if the answer yields its parts, as a list of them."""
+    """Wrap an answer so that it returns a list if it yields its parts."""
 
     @functools.wraps(answer)  # messages show its name and signature
-    def whole_answer(*args: Any) -> Any:
+    def drained_answer(*args: Any) -> Any:
         result = answer(*args)
         return list(itertools.islice(result, MAX_PARTS)) if isinstance(result, Iterator) else result
 
-    return whole_answer
+    return drained_answer
 
 
 @lab.exercise(
     3,
     hints=(
         "How long does the job take on n nodes? How many images does a step on all of them take, and how many steps "
-        "are needed? Then add the hours that aren't steps.",
-        "Node-hours are n times the hours of the whole job. Which of 1, 2, … largest keep both the deadline and the "
+        "are needed? Then add the fixed hours.",
+        "Node-hours are n times the hours of the whole job. Which of 1, 2, … largest meet both the deadline and the "
         "budget?",
         "job_hours = fixed + images / (n * batch) * seconds_of(n) / 3600; return an n in range(1, largest + 1) with "
         "job_hours <= hours and n * job_hours <= budget, else 0.",
     ),
 )
 def node_hours(answer: Callable[..., Any]) -> None:
-    """Any number of nodes that keeps deadline, budget and largest step; 0 only if none does."""
+    """Accept any number of nodes within deadline, budget and `largest`; 0 only if there is none."""
 
     def decide(
         hours: float,
@@ -222,12 +234,12 @@ def node_hours(answer: Callable[..., Any]) -> None:
 
         case = f"choose_nodes(seconds_of, {images}, 250, {fixed:g}, {hours:g}, {budget:g}, {largest}) with steps of "
         case += f"max(0.25 + {exchange:g} * (n - 1) / n, n * n * {reading:g}) s"
-        n = whole(call(answer, seconds_of, images, 250, fixed, hours, budget, largest), case)
-        # Unless exact: at a limit, both answers are right; one step more, in case an answer rounds up.
+        n = integer(call(answer, seconds_of, images, 250, fixed, hours, budget, largest), case)
+        # Unless exact, both answers are right at a limit; one more step, as an answer may round up.
         rounding, more = (1.0, 0) if exact else (1 + 1e-9, 1)
         clear = [m for m in range(1, largest + 1) if job(m, more) * rounding * max(1 / hours, m / budget) <= 1]
-        keep = plural(clear[0], "node") if len(clear) == 1 else f"{len(clear)} numbers of nodes"
-        expect(n != 0 or not clear, f"{case} to find a number of nodes: {keep} would keep all limits; it is 0")
+        choices = plural(clear[0], "node") if len(clear) == 1 else f"{len(clear)} choices"
+        expect(n != 0 or not clear, f"{case} to find a number of nodes: {choices} would meet all limits; it is 0")
         expect(0 <= n <= largest, f"{case} to be from 0 to {largest}, the largest; it is {n}")
         for limit, what, factor in ((hours, "end within {:g} hours", 1), (budget, "cost at most {:g} node-hours", n)):
             expect(
@@ -265,21 +277,21 @@ def node_hours(answer: Callable[..., Any]) -> None:
     ),
 )
 def accumulation(answer: Callable[..., Any]) -> None:
-    """Equal to the gradient of all images at once, with at most `most` images at a time, for any number of arrays."""
+    """Compare with the gradient of all images, with at most `most` images at a time, for any number of arrays."""
 
     def decide(count: int, most: int, arrays: int = 2) -> None:
         rng = np.random.default_rng(count)
         seen: list[int] = []  # images in each call
-        pairs: list[tuple[int, int]] = []  # in all calls: the place of an image in x, and the label that came with it
+        pairs: list[tuple[int, int]] = []  # in all calls: the index of an image in x, and its label
         x, y = rng.normal(size=(count, 3, 2)), rng.integers(0, 4, count)
 
-        # By position: the next cell's function has other names for its arguments.
+        # Positional-only: the next cell's function has other parameter names.
         def gradient_of(images: Any, labels: Any, /) -> list[np.ndarray]:
             images, labels = np.asarray(images), np.asarray(labels)
             if len(images) != len(labels):
                 raise ValueError(f"gradient_of got {len(images)} images and {len(labels)} labels")
             if not len(images):
-                raise ValueError("gradient_of got no image")
+                raise ValueError("gradient_of got no images")
             if len(images) > most:
                 raise MemoryError(f"{len(images)} images at a time; {most} fit")
             if len(seen) >= 10 * count:
@@ -289,42 +301,42 @@ def accumulation(answer: Callable[..., Any]) -> None:
             pairs.extend(zip(_places(images, x), labels.tolist(), strict=True))
             return gradients
 
-        gradient_of.__qualname__ = "gradient_of"  # for Python's message on a wrong call
+        gradient_of.__qualname__ = "gradient_of"  # for Python's message about a wrong call
         result = call(_drained(answer), gradient_of, x, y, most)
         case = f"for {count} images, {most} at a time"
         right = _softmax_gradients(x, y, arrays)
-        several = isinstance(result, list | tuple) or (
+        is_sequence = isinstance(result, list | tuple) or (
             isinstance(result, np.ndarray) and result.dtype == object and result.ndim > 0
         )
-        expect(several, f"a list of gradients {case}; it is {describe(result)}")
+        expect(is_sequence, f"a list of gradients {case}; it is {describe(result)}")
         sums = [numeric_array(part) for part in result]
         shapes = [describe(part) if array is None else array.shape for part, array in zip(result, sums, strict=True)]
-        as_all = [part.shape for part in right]
-        expect(shapes == as_all, f"gradients of the shapes {' and '.join(map(str, as_all))} {case}; they are {shapes}")
+        expected = [part.shape for part in right]
+        expect(shapes == expected, f"gradients of shapes {' and '.join(map(str, expected))} {case}; they are {shapes}")
         off = max(float(np.abs(part - exact).max()) for part, exact in zip(sums, right, strict=True))
         scale = max(float(np.abs(part).max()) for part in right)
         if off < 1e-5 * scale:
             return
         places = [place for place, _ in pairs]
-        strangers = [f"image {place} has {label} and not {y[place]}" for place, label in pairs if label != y[place]]
+        mislabelled = [f"image {place} has {label}, not {y[place]}" for place, label in pairs if label != y[place]]
         expect(
-            not strangers,
-            f"each image to come with its own label {case}; in yours, {'; '.join(strangers[:2])}",
-            hint="Cut x and y at the same places, and leave both in the same order.",
+            not mislabelled,
+            f"each image to come with its own label {case}; in yours, {'; '.join(mislabelled[:2])}",
+            hint="Split x and y at the same places, and keep both in the same order.",
         )
         unused = [place for place in range(count) if place not in places]
         expect(not unused, f"each of the {count} images to be used {case}; yours leaves out {_listed(unused)}")
-        twice = [place for place in range(count) if places.count(place) > 1]
-        share, pieces = off / scale, f"the pieces have {short(seen)[1:-1]} of them"
+        repeated = [place for place in range(count) if places.count(place) > 1]
+        share, pieces = off / scale, f"the pieces have {short(seen)[1:-1]} images"
         refuse(
             f"the gradient of all {count} at once {case}; yours is off by {share:.{1 if share >= 1e-3 else 4}%} of its "
             "largest number. "
             + (
-                f"It uses {_listed(twice)} more than once: {pieces}. Does each image count once?"
-                if twice
+                f"It uses {_listed(repeated)} more than once: {pieces}. Does each image count once?"
+                if repeated
                 else f"Is it the mean over images, when {pieces}?"
             ),
-            hint="The last piece may be smaller than `most`: it has the remaining images." if twice else "",
+            hint="The last piece may be smaller than `most`: it has the remaining images." if repeated else "",
         )
 
     for case in [(12, 4), (10, 4), (3, 8), (7, 1), (9, 8), (10, 4, 1), (10, 4, 5)]:
@@ -333,22 +345,22 @@ def accumulation(answer: Callable[..., Any]) -> None:
 
 
 def _listed(places: list[int]) -> str:
-    """Return "image 8" or "images 6, 7"; of many, the first six."""
-    several = ", ".join(map(str, places[:6])) + ", …" * (len(places) > 6)
-    return f"image{'s' * (len(places) > 1)} {several}"
+    """Return "image 8" or "images 6, 7"; the first six if there are more."""
+    numbers = ", ".join(map(str, places[:6])) + ", …" * (len(places) > 6)
+    return f"image{'s' * (len(places) > 1)} {numbers}"
 
 
 def _places(images: np.ndarray, x: np.ndarray) -> list[int]:
-    """Return the place in x of each image, or of the nearest if an answer has rounded."""
+    """Return the index in x of each image, or of the nearest one if an answer rounds."""
     rows, known = images.reshape(len(images), 1, -1), x.reshape(len(x), -1)
     places: list[int] = np.abs(rows - known).sum(axis=2).argmin(axis=1).tolist()
     return places
 
 
 def _softmax_gradients(x: np.ndarray, y: np.ndarray, arrays: int) -> list[np.ndarray]:
-    """Return `arrays` gradients of a mean cross-entropy: weights', then biases', of as many regressions as needed.
+    """Return `arrays` gradients of a mean cross-entropy, alternately weights and biases of softmax regressions.
 
-    The weights have an axis of length 1, as a convolution's may have.
+    The weights have an axis of length 1, as in a convolution.
     """
     rows = x.reshape(len(x), -1)
     gradients: list[np.ndarray] = []
@@ -367,12 +379,12 @@ SMALL = 0.004  # deviation of the logarithm at which a gain of 3% is still clear
 # Deviations as shares of the logarithm of a run's gain. With three rounds, an interval excludes 1 up to 0.4.
 STILL_CLEAR, HIGHER_IN_ALL, LOWER_IN_ONE = 0.3, 0.5, 1.6
 LARGER_HINT = (
-    "Both runs show something here: which has the larger ratio, the .value of statistics.ratio? Mean or median speeds "
+    "Both runs show a gain here: which has the larger ratio, the .value of statistics.ratio? Mean or median speeds "
     "may rank them differently, as each round has its own ratio."
 )
 REST_HINT = (
-    "Neither of the two runs shows anything here, so '32' and '16' decide, compared in the same way: is the .verdict "
-    "of their ratio 'faster'?"
+    "Neither run shows a gain here, so '32' and '16' decide, compared in the same way: is the .verdict of their ratio "
+    "'faster'?"
 )
 
 
@@ -388,7 +400,7 @@ REST_HINT = (
     ),
 )
 def next_changes(answer: Callable[..., Any]) -> None:
-    """The intervals' conclusion: the larger of two gains, else the speed of 32 workers, else nothing."""
+    """Check the conclusion from the intervals: the larger of two gains, else the speed of 32 workers, else nothing."""
 
     def decide_on(speeds: dict[str, list[int]], why: str) -> None:
         ratios = {word: statistics.ratio(speeds[run], speeds["32"]) for word, run in SUSPECTS.items()}
@@ -400,7 +412,7 @@ def next_changes(answer: Callable[..., Any]) -> None:
         larger = len(shown) > 1 and str(word) in SUSPECTS
         rest = not shown and str(word) in ("batch", "measure")
         with hinting(LARGER_HINT if larger else REST_HINT if rest else ""):
-            same(word, right, f"diagnose of {case}", because=why)
+            expect_equal(word, right, f"diagnose of {case}", because=why)
 
     def decide(
         scaling: float,
@@ -437,13 +449,13 @@ def next_changes(answer: Callable[..., Any]) -> None:
         (1.3, 1.0, 1.0, "16", HIGHER_IN_ALL, "32 are faster than 16 in each round, yet the interval includes 1"),
         (1.0, 0.6, 0.6, "", 0, "both are slower"),
         (1.9, 0.6, 1.0, "", 0, "one is slower, and 32 are faster than 16"),
-        (1.0, 1.6, 1.2, SUSPECTS["reading"], LOWER_IN_ONE, "the larger gain is not shown"),
+        (1.0, 1.6, 1.2, SUSPECTS["reading"], LOWER_IN_ONE, "the larger gain is not significant"),
         (1.0, 2.0, 1.5, SUSPECTS["reading"], STILL_CLEAR, "both help, the first more, though its interval is wider"),
         (1.0, 2.0, 1.7, SUSPECTS["network"], STILL_CLEAR, "both help, the first more, though the second may be higher"),
         (1.0, 1.0, 1.03, "", 0, "a gain of 3%, and its interval is above 1"),
     ]:
         decide(scaling, reading, network, noisy, noise, why=why)
-    # Two ratios that are nearly the same. Mean speeds rank the first pair differently, median speeds the second.
+    # Two nearly equal ratios. Mean speeds rank the first pair differently, median speeds the second.
     for no_reading, why in [
         ([29_241, 36_000, 44_321], "the larger ratio, 2.01 vs 2.00"),
         ([32_798, 34_480, 46_543], "the larger ratio, 2.08 vs 2.01"),

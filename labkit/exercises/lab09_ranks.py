@@ -1,10 +1,10 @@
-"""A probe of lab 09: runs a student's K-Means script. Started by `lab09` on some ranks:
+"""Probe for lab 09: run a student's K-means script. `lab09` starts it on several ranks:
 
     mpirun -n 4 python lab09_ranks.py fit SCRIPT PHOTO COLOURS ITERATIONS
     mpirun -n 3 python lab09_ranks.py kmeans SCRIPT ARGUMENTS…
 
-Imports SCRIPT, lets its functions work on the shares of a small photo, and returns one report per rank. For comparison,
-it also computes what one process finds from the same start.
+It imports SCRIPT, runs its functions on the shares of a small photo, and reports once per rank. For comparison, it also
+computes the result of one process from the same start.
 """
 
 import importlib
@@ -21,7 +21,7 @@ from PIL import Image, UnidentifiedImageError
 from labkit.exercises.ranks import load, report, watched
 
 RANKS = MPI.COMM_WORLD
-# By how much a number of a centroid is shifted on each rank: the extremes are on other ranks each time.
+# Shifts of one number of a centroid on each rank; the extremes are on different ranks each time.
 SHIFTS = (
     (0.0, 0.0, 0.0, 0.0),
     (0.0, 1.5, -2.5, 0.0),
@@ -30,36 +30,36 @@ SHIFTS = (
     (1.0, 3.0, 0.5, -1.0),
     (0.5, 0.5, 0.5, 4.0),
     (4.25, 0.0, 0.0, 0.0),
-    (0.0, 0.0, 2**-10, 0.0),  # little, but not the same
+    (0.0, 0.0, 2**-10, 0.0),  # a tiny difference
 )
 
 
 def objective(pixels: np.ndarray, centroids: np.ndarray) -> float:
-    """Sum of squared distances from each pixel to its nearest centroid."""
+    """Return the sum of squared distances from each pixel to its nearest centroid."""
     return float(distances(pixels, centroids).min(axis=1).sum())
 
 
 def distances(pixels: np.ndarray, centroids: np.ndarray) -> np.ndarray:
-    """Squared distances (n, k) from each pixel to each centroid."""
+    """Return squared distances (n, k) from each pixel to each centroid."""
     squares: np.ndarray = ((pixels[:, None] - centroids[None]) ** 2).sum(axis=2)
     return squares
 
 
 def one_process(pixels: np.ndarray, begin: np.ndarray, iterations: int) -> np.ndarray:
-    """The centroids that one process finds from all pixels."""
+    """Return the centroids that one process finds from all pixels."""
     centroids: np.ndarray = d4p.kmeans(len(begin), iterations, accuracyThreshold=0).compute(pixels, begin).centroids
     return centroids
 
 
 def shape(value: Any) -> list[int] | str:
-    """The shape of an array, the type of anything else."""
+    """Return the shape of an array, or the type of anything else."""
     if value is None:
-        return "None: does it return?"
+        return "None: is a return missing?"
     return list(value.shape) if isinstance(value, np.ndarray) else f"of type {type(value).__name__}"
 
 
 def fit_findings(script: str, photo: str, colours: str, iterations: str) -> dict[str, Any]:
-    """Facts of the functions `spread` and `fit`."""
+    """Return findings about the functions `spread` and `fit`."""
     spread, fit = load(script, "spread", "fit")
     where = f"on rank {RANKS.rank} of {RANKS.size}"
     pixels = np.load(photo).reshape(-1, 3).astype(np.float64)
@@ -94,7 +94,7 @@ def fit_findings(script: str, photo: str, colours: str, iterations: str) -> dict
 
 
 def spreads() -> Iterator[tuple[str, float, np.ndarray]]:
-    """Cases for `spread`: in words, its right value, and each rank's centroids."""
+    """Yield cases for `spread`: a description, the right value, and each rank's centroids."""
     same = np.tile(np.random.default_rng(0).integers(-400, 400, (5, 3)) / 4, (RANKS.size, 1, 1))
     for shifts in SHIFTS:
         centroids = same.copy()
@@ -104,7 +104,7 @@ def spreads() -> Iterator[tuple[str, float, np.ndarray]]:
     centroids = same.copy()
     for row, column, shifts in ((0, 0, SHIFTS[1]), (2, 1, SHIFTS[2]), (2, 2, SHIFTS[3]), (4, 2, SHIFTS[6])):
         centroids[:, row, column] += (1 + column) * np.array(shifts)
-    yield "several numbers are shifted, each on other ranks", float(np.ptp(centroids, axis=0).max()), centroids
+    yield "several numbers are shifted, each on different ranks", float(np.ptp(centroids, axis=0).max()), centroids
     centroids = same.copy()
     centroids[1, 3] *= -1
     yield "a centroid has the opposite signs on rank 1", float(np.ptp(centroids, axis=0).max()), centroids
@@ -114,13 +114,13 @@ def spreads() -> Iterator[tuple[str, float, np.ndarray]]:
 
 
 def json_value(value: Any) -> float | str:
-    """A number as it is, of an array of dimension 0 as well; anything else by what it is."""
+    """Return a number, or a 0-dimensional array, as a float; describe anything else."""
     is_number = np.ndim(value) == 0 and np.asarray(value).dtype.kind in "iuf"
     return float(value) if is_number else str(shape(value))
 
 
 def kmeans_findings(script: str, *arguments: str) -> dict[str, Any]:
-    """Facts of the whole script: the labels on each rank, and the picture that it wrote."""
+    """Return findings about the whole script: the labels on each rank, and the picture."""
     arguments = tuple(argument.format(rank=RANKS.rank) for argument in arguments)
     options = dict(zip(arguments[::2], arguments[1::2], strict=True))
     photo = np.load(options["--photo"])
@@ -128,7 +128,7 @@ def kmeans_findings(script: str, *arguments: str) -> dict[str, Any]:
     labelled = [0]  # the largest number of pixels passed to labels_of
     if "labels_of" in main.__globals__:
         main.__globals__["labels_of"] = counted(main.__globals__["labels_of"], labelled)
-    Path(options["--out"]).mkdir(parents=True)  # or a rank that writes too would fail for want of it
+    Path(options["--out"]).mkdir(parents=True)  # so that another rank that writes doesn't fail
     with watched(script, f"on rank {RANKS.rank} of {RANKS.size}"):
         begin, centroids, labels = main(list(arguments))
     pixels = photo.reshape(-1, 3).astype(np.float64)
@@ -143,7 +143,7 @@ def kmeans_findings(script: str, *arguments: str) -> dict[str, Any]:
     if not all(RANKS.allgather(findings["labels"] == findings["wanted"] and labels.dtype == np.uint8)):
         return findings
     of_ranks, away = np.stack(RANKS.allgather(centroids)), distances(mine, centroids)
-    # How much farther than the nearest centroid is the one of its label, if there is one.
+    # How much farther each pixel's labelled centroid is than its nearest; infinite for an invalid label.
     valid = np.minimum(labels, len(centroids) - 1)
     beyond = np.where(labels == valid, away[np.arange(len(mine)), valid] - away.min(axis=1), np.inf)
     findings |= {
@@ -170,7 +170,7 @@ def kmeans_findings(script: str, *arguments: str) -> dict[str, Any]:
 
 
 def counted(function: Callable[..., Any], sizes: list[int]) -> Callable[..., Any]:
-    """Return a function that also adds the size of its first argument to `sizes`, at each call."""
+    """Wrap a function so that each call appends the size of its first argument to `sizes`."""
 
     def counting(*args: Any, **kwargs: Any) -> Any:
         sizes.extend(len(array) for array in (*args, *kwargs.values())[:1])
@@ -183,7 +183,7 @@ KINDS: dict[str, Callable[..., dict[str, Any]]] = {"fit": fit_findings, "kmeans"
 
 
 def main() -> None:
-    """Let the script work, report the findings."""
+    """Run the script, and report the findings."""
     kind, *arguments = sys.argv[1:]
     report(KINDS[kind](*arguments))
 

@@ -1,4 +1,4 @@
-"""Checks of lab 11: buckets, a step that sends while it computes, shards of states and weights, a crossover."""
+"""Checks for lab 11: buckets, DDP that sends while it computes, ZeRO-1, FSDP, and their crossover."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -16,40 +16,38 @@ from labkit.system.words import plural
 lab = Lab("11")
 
 PROBE = Path(__file__).with_name("lab11_ranks.py")
-RANKS = 3  # neither the sizes of layers nor those of networks are multiples of it, so that there is padding
-WHOLE_LAYERS = 3  # that a rank may hold at a time in exercise 4
-NEAR = 1e-4  # relative: float32, in any order of sums
+RANKS = 3  # layer and network sizes are not multiples of it, so that there is padding
+MAX_WHOLE_LAYERS = 3  # per rank at a time, in exercise 4
+NEAR = 1e-4  # relative tolerance: float32 sums in any order
 
 
 @lab.exercise(
     1,
     hints=(
         "The last layer's gradient is ready first. Which comes next, and when does it no longer fit?",
-        "Go through reversed(range(len(sizes))). Append the layer to the last bucket if that has room; otherwise "
-        "begin a bucket with it.",
+        "Go through reversed(range(len(sizes))). Append the layer to the last bucket if it fits; otherwise start "
+        "a new bucket with it.",
         "full = []; for layer in reversed(range(len(sizes))): if full and sum(sizes[other] for other in full[-1]) + "
         "sizes[layer] <= limit: full[-1].append(layer); else: full.append([layer]); return full",
     ),
     moves=True,
 )
 def buckets(answer: Callable[..., Any]) -> None:
-    """Layers from the last to the first, each bucket as full as the limit lets it be."""
+    """Check for layers from last to first, in buckets as full as the limit allows."""
 
     def decide(sizes: list[int], limit: int) -> None:
         called = f"buckets({sizes}, {limit})"
         result = call(answer, sizes, limit)
         expect(isinstance(result, list | tuple), f"{called} to be a list of lists; it is {describe(result)}")
-        made = []
+        result_buckets = []
         for place, bucket in enumerate(result):
             name = f"bucket {place} of {called}"
-            expect(
-                isinstance(bucket, list | tuple), f"{name} to be a list of layers' numbers; it is {describe(bucket)}"
-            )
+            expect(isinstance(bucket, list | tuple), f"{name} to be a list of layer numbers; it is {describe(bucket)}")
             expect(len(bucket) > 0, f"{name} to hold a layer; it is empty")
             for layer in bucket:
                 expect(hasattr(layer, "__index__"), f"the layers in {name} to be ints; one is {describe(layer)}")
-            made.append([int(layer) for layer in bucket])
-        order = [layer for bucket in made for layer in bucket]
+            result_buckets.append([int(layer) for layer in bucket])
+        order = [layer for bucket in result_buckets for layer in bucket]
         backward = list(reversed(range(len(sizes))))
         wrong_way = order == backward[::-1] and len(order) > 1
         expect(
@@ -58,17 +56,17 @@ def buckets(answer: Callable[..., Any]) -> None:
             f"the order {order}",
             hint="In which order does a backward pass go through the layers?" if wrong_way else "",
         )
-        for place, bucket in enumerate(made):
+        for place, bucket in enumerate(result_buckets):
             size = sum(sizes[layer] for layer in bucket)
             expect(
                 size <= limit or len(bucket) == 1,
                 f"bucket {place} of {called} to hold {limit} bytes at most; {bucket} has {size}",
             )
-            if place + 1 < len(made):
-                following = made[place + 1][0]
+            if place + 1 < len(result_buckets):
+                following = result_buckets[place + 1][0]
                 expect(
                     size + sizes[following] > limit,
-                    f"bucket {place} of {called} to be filled: layer {following} has room in it, {size} + "
+                    f"bucket {place} of {called} to be filled: layer {following} still fits, {size} + "
                     f"{sizes[following]} bytes",
                 )
 
@@ -90,8 +88,8 @@ def buckets(answer: Callable[..., Any]) -> None:
 @lab.exercise(
     2,
     hints=(
-        "Two loops, one in the other: over the buckets, and over the layers of a bucket. What do you do with the "
-        "gradients at the end of the inner one?",
+        "Two nested loops: over the buckets, and over the layers of a bucket. What do you do with the gradients after "
+        "the inner one?",
         "Store what self.sender.submit(self.average, gradients) returns in a list. Call .result() on each when all "
         "gradients have been computed, not before.",
         "futures = []; for bucket in self.buckets: gradients = []; for layer in bucket: gradient, error = "
@@ -102,24 +100,24 @@ def buckets(answer: Callable[..., Any]) -> None:
     ),
 )
 def ddp(answer: str) -> None:
-    """On 3 ranks: one process's training, an all-reduce a bucket, each begun before the next gradient is computed."""
-    for rank, found in enumerate(_found("ddp", answer)):
-        _trains_as_one_process(rank, found)
+    """Check on 3 ranks: trains like one process, one all-reduce per bucket, started before the next gradient."""
+    for rank, report in enumerate(_reports("ddp", answer)):
+        _trains_as_one_process(rank, report)
         expect(
-            found["collectives"] == found["buckets"],
-            f"one all-reduce for each of the {found['buckets']} buckets in a step; rank {rank} took part in "
-            f"{found['collectives']}",
+            report["collectives"] == report["buckets"],
+            f"one all-reduce for each of the {report['buckets']} buckets in a step; rank {rank} took part in "
+            f"{report['collectives']}",
         )
         expect(
-            not found["late"],
+            not report["late"],
             f"a bucket to be submitted when its gradients are complete; rank {rank} continued with the next bucket "
-            "without having sent it",
-            hint="Submit a bucket where its last gradient has been computed, inside the loop over buckets.",
+            "without sending it",
+            hint="Submit a bucket once its last gradient has been computed, inside the loop over buckets.",
         )
         expect(
-            not found["waited"],
-            f"all gradients to be computed while the first bucket is on its way; rank {rank} waited for a mean before "
-            "the last of them",
+            not report["waited"],
+            f"all gradients to be computed while the first bucket is in flight; rank {rank} waited for a mean before "
+            "the last gradient",
             hint="Where is .result() called? It waits. Call it after all gradients have been computed.",
         )
 
@@ -136,19 +134,19 @@ def ddp(answer: str) -> None:
     ),
 )
 def zero1(answer: str) -> None:
-    """On 3 ranks: one process's training, from shards of the states, with no more bytes than an all-reduce."""
-    for rank, found in enumerate(_found("zero1", answer)):
-        _trains_as_one_process(rank, found)
-        _sends_no_more(rank, found, "a reduce-scatter of the gradients and an all-gather of the weights")
+    """Check on 3 ranks: trains like one process, with sharded states and no more traffic than an all-reduce."""
+    for rank, report in enumerate(_reports("zero1", answer)):
+        _trains_as_one_process(rank, report)
+        _check_traffic(rank, report, "a reduce-scatter of the gradients and an all-gather of the weights")
 
 
 @lab.exercise(
     4,
     hints=(
-        "Draw three layers, from the last to the first: when does each compute, and what travels meanwhile? Which "
+        "Draw three layers, from the last to the first: when does each compute, and what is sent meanwhile? Which "
         "weights does the forward pass leave in `weight`?",
         "Take the weights from `coming.result()`, except for the last layer. Before you call backward, submit "
-        "self.gather for the layer before, into the same variable `coming`. After it, submit self.scatter.",
+        "self.gather for layer - 1, into the same variable `coming`. After it, submit self.scatter.",
         "scattered = {}; for layer in reversed(range(last + 1)): if layer < last: weight = coming.result(); if layer > "
         "0: coming = self.sender.submit(self.gather, layer - 1); gradient, error = backward(weight, outputs[layer], "
         "outputs[layer + 1], error); scattered[layer] = self.sender.submit(self.scatter, gradient). Then, for layer, "
@@ -156,26 +154,26 @@ def zero1(answer: str) -> None:
     ),
 )
 def fsdp(answer: str) -> None:
-    """On 3 ranks: one process's training; few whole layers at a time, the next on its way, none stored."""
-    for rank, found in enumerate(_found("fsdp", answer)):
-        _trains_as_one_process(rank, found)
-        _sends_no_more(rank, found, "two gathers and a reduce-scatter of each layer, of the last one a gather less")
+    """Check on 3 ranks: trains like one process, with few whole layers at a time, prefetching, and none stored."""
+    for rank, report in enumerate(_reports("fsdp", answer)):
+        _trains_as_one_process(rank, report)
+        _check_traffic(rank, report, "two gathers and a reduce-scatter per layer, one gather less for the last")
         for what in ("weights", "gradients"):
             expect(
-                found[what] <= WHOLE_LAYERS,
-                f"rank {rank} to hold the whole {what} of at most {WHOLE_LAYERS} layers at a time; it held "
-                f"{found[what]}",
-                hint="A variable, a list and a future keep what they refer to. Which ones do you still need?",
+                report[what] <= MAX_WHOLE_LAYERS,
+                f"rank {rank} to hold the whole {what} of at most {MAX_WHOLE_LAYERS} layers at a time; it held "
+                f"{report[what]}",
+                hint="Variables, lists and futures keep what they refer to. Which ones do you still need?",
             )
-        for layer in found["alone"]:
+        for layer in report["alone"]:
             refuse(
-                f"the weights of layer {layer} to travel while layer {layer + 1} computes; rank {rank} did one after "
-                "the other",
+                f"the weights of layer {layer} to be gathered while layer {layer + 1} computes; rank {rank} did one "
+                "after the other",
                 hint="Call self.sender.submit(self.gather, layer - 1) before backward, and .result() after it.",
             )
         expect(
-            not found["stored"],
-            f"rank {rank} to hold no whole weights after a step; it holds those of {plural(found['stored'], 'layer')}",
+            not report["stored"],
+            f"rank {rank} to hold no whole weights after a step; it holds those of {plural(report['stored'], 'layer')}",
             hint="Is a whole layer stored in an attribute?",
         )
 
@@ -190,7 +188,7 @@ def fsdp(answer: str) -> None:
     ),
 )
 def crossover(answer: Callable[..., Any]) -> None:
-    """The rate at which both steps last equally long, to a thousandth, however it is computed."""
+    """Check that both steps take equally long at the rate, to a thousandth."""
 
     def decide(parameters: int, ranks: int, seconds: float) -> None:
         called = f"crossover({parameters}, {ranks}, {seconds})"
@@ -200,7 +198,7 @@ def crossover(answer: Callable[..., Any]) -> None:
         zero1, fsdp = seconds + 2 * once, max(seconds, 3 * once)
         hint = ""
         if math.isclose(3 * once, seconds, rel_tol=0.01):
-            hint = "There, FSDP's sending is just hidden, and ZeRO-1 still sends after computing."
+            hint = "At that rate, FSDP's sending is just hidden, and ZeRO-1 still sends after computing."
         elif any(math.isclose(once, seconds * times, rel_tol=0.01) for times in (8, 1 / 8)):
             hint = "How many bits does a byte have?"
         expect(
@@ -227,19 +225,19 @@ def crossover(answer: Callable[..., Any]) -> None:
     )
 
 
-def _found(kind: str, answer: str) -> list[dict[str, Any]]:
-    """Return what the probe found on each rank."""
-    found: list[dict[str, Any]] = reports(run_answer(RANKS, PROBE, kind, answer, threads=1, timeout=60))
-    return found
+def _reports(kind: str, answer: str) -> list[dict[str, Any]]:
+    """Return the probe's report on each rank."""
+    ranks: list[dict[str, Any]] = reports(run_answer(RANKS, PROBE, kind, answer, threads=1, timeout=60))
+    return ranks
 
 
-def _trains_as_one_process(rank: int, found: dict[str, Any]) -> None:
-    """Decide on losses, weights and Adam's states after each step, compared with one process's on all rows."""
-    wrong = found["wrong"]
-    for step, (loss, right) in enumerate(zip(found["losses"], found["right"], strict=True), start=1):
+def _trains_as_one_process(rank: int, report: dict[str, Any]) -> None:
+    """Compare losses, weights and Adam's states after each step with those of one process on all rows."""
+    wrong = report["wrong"]
+    for step, (loss, right) in enumerate(zip(report["losses"], report["right"], strict=True), start=1):
         expect(
             isinstance(loss, float) and math.isclose(loss, right, rel_tol=NEAR),
-            f"the loss of step {step} on rank {rank} to be {right:.6g}, as one process has it on all rows; it is "
+            f"the loss of step {step} on rank {rank} to be {right:.6g}, as for one process on all rows; it is "
             f"{loss if isinstance(loss, str) else f'{loss:.6g}'}",
         )
         if wrong and wrong["step"] == step:
@@ -257,22 +255,22 @@ def _report_wrong(
     off: float = 0.0,
     scale: float = 0.0,
 ) -> NoReturn:
-    """Refuse arrays that are not one process's: name the first part that is off, the others, and ranks that differ."""
+    """Reject arrays that differ from one process's: name the first wrong part, the others, and ranks that differ."""
     if sizes:
         refuse(f"{what} on rank {rank} to be {sizes[1]:,} numbers after step {step}; they are {sizes[0]:,}")
     about = f"they differ by up to {100 * off:.2g}% of the largest"
     if unchanged:
-        about = "they are still those of before the step"
+        about = "they have not changed since before the step"
     elif math.isclose(scale, RANKS, rel_tol=0.01):
-        about = f"they are {RANKS} times too large, as the sum over the ranks is instead of the mean"
+        about = f"they are {RANKS} times too large, like the sum over the ranks instead of the mean"
     others = f". Also off: {', '.join(parts[1:])}" if len(parts) > 1 else ""
     unequal = f". Not all ranks have the same weights: {', '.join(map(str, differ))} differ from 0" if differ else ""
-    refuse(f"{what} ({parts[0]}, on rank {rank}) to be one process's after step {step}; {about}{others}{unequal}")
+    refuse(f"{what} ({parts[0]}, on rank {rank}) to match one process's after step {step}; {about}{others}{unequal}")
 
 
-def _sends_no_more(rank: int, found: dict[str, Any], which: str) -> None:
-    """Decide on the bytes that a rank sends in a step."""
+def _check_traffic(rank: int, report: dict[str, Any], which: str) -> None:
+    """Check the bytes that a rank sends in a step."""
     expect(
-        found["sent"] <= found["least"] + PICKLING * found["pickled"] * RANKS,
-        f"rank {rank} to send {found['least']:,.0f} bytes in a step, for {which}; it sent {found['sent']:,.0f}",
+        report["sent"] <= report["least"] + PICKLING * report["pickled"] * RANKS,
+        f"rank {rank} to send {report['least']:,.0f} bytes in a step, for {which}; it sent {report['sent']:,.0f}",
     )

@@ -1,9 +1,9 @@
-"""A probe of lab 11: trains a small network by a student's class. Started by `lab11` on some ranks:
+"""Probe for lab 11: train a small network with a student's class. `lab11` starts it on several ranks:
 
     mpirun -n 3 python lab11_ranks.py ddp|zero1|fsdp SCRIPT
 
-Imports SCRIPT, trains for some steps on this rank's rows, and hands back one report per rank: how far losses, weights
-and states are from one process's on all rows, computed here in double precision, and what was sent.
+It imports SCRIPT, trains for some steps on this rank's rows, and reports once per rank: how far losses, weights and
+states are from one process's on all rows, computed here in double precision, and the traffic.
 """
 
 import contextlib
@@ -26,11 +26,11 @@ from labkit.mpi.counting import CountingComm
 WORLD = MPI.COMM_WORLD
 LAYERS, WIDTH, ROWS, STEPS = 5, 31, 4, 4
 BUCKET_LAYERS = 2
-WAIT_S = 4.0  # for what a right answer does at once
+WAIT_S = 4.0  # for what a right answer does immediately
 RATE, DECAYS, EPSILON = 1e-3, (0.9, 0.999), 1e-8
-ALIKE = 1e-4  # relative to the largest number: float32, in any order of sums
+ALIKE = 1e-4  # tolerance relative to the largest number: float32 sums in any order
 
-State = dict[str, dict[str, tuple[np.ndarray, np.ndarray]]]  # the model's arrays and the right ones, by what and part
+State = dict[str, dict[str, tuple[np.ndarray, np.ndarray]]]  # the model's and right arrays, by kind and part
 
 
 class OneProcess:
@@ -70,13 +70,13 @@ class OneProcess:
 
 
 class Timed(CountingComm):
-    """A communicator that counts, for one thread at a time, and tells whether computing goes on beside its sends."""
+    """A counting communicator for one thread at a time, which records whether computing overlaps its calls."""
 
     sending: ClassVar[threading.Lock] = threading.Lock()  # held during a call
     held: ClassVar[bool] = False  # whether calls are held back until the last gradient is computed
-    begun: ClassVar[threading.Event] = threading.Event()  # a call that is held
-    gone_on: ClassVar[threading.Event] = threading.Event()  # computing, to the last gradient
-    waited: ClassVar[bool] = False  # computing, for a call that was held
+    begun: ClassVar[threading.Event] = threading.Event()  # set when a held call begins
+    computed: ClassVar[threading.Event] = threading.Event()  # set when the last gradient is computed
+    waited: ClassVar[bool] = False  # whether computing waited for a held call
 
 
 def _timed(name: str) -> Callable[..., Any]:
@@ -86,15 +86,15 @@ def _timed(name: str) -> Callable[..., Any]:
         if not Timed.sending.acquire(blocking=False):
             raise RuntimeError(
                 f"{name} was called while another thread sends. Ranks may then match different calls: let one thread "
-                "send, by self.sender.submit"
+                "send, with self.sender.submit"
             )
         try:
             if Timed.held:
                 Timed.begun.set()
-                # One that returns at once needs no second thread: it is on its way.
-                if not name.startswith("I") and not Timed.gone_on.wait(WAIT_S):
+                # A nonblocking call needs no second thread: it is in flight.
+                if not name.startswith("I") and not Timed.computed.wait(WAIT_S):
                     Timed.waited = True
-                    Timed.gone_on.set()  # one is enough
+                    Timed.computed.set()  # one is enough
             return method(self, *args, **kwargs)
         finally:
             Timed.sending.release()
@@ -109,7 +109,7 @@ for _name in dir(MPI.Intracomm):
 
 @contextlib.contextmanager
 def calling(script: str, where: str) -> Iterator[None]:
-    """Watch a call of a student's class, which has to use its own communicator."""
+    """Watch a call of a student's class, which must use its own communicator."""
     with watched(script, f"{where} on rank {WORLD.rank} of {WORLD.size}"):
         World.closed = True
         try:
@@ -126,7 +126,7 @@ def batch(step: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def start() -> list[np.ndarray]:
-    """Return the weights before training."""
+    """Return the initial weights."""
     rng = np.random.default_rng(3)
     return [rng.standard_normal((WIDTH, WIDTH), np.float32) * np.float32((2 / WIDTH) ** 0.5) for _ in range(LAYERS)]
 
@@ -136,28 +136,28 @@ def mine(rows: np.ndarray) -> np.ndarray:
     return rows[WORLD.rank * ROWS : (WORLD.rank + 1) * ROWS].copy()
 
 
-def far(got: np.ndarray, right: np.ndarray) -> float:
+def far(array: np.ndarray, right: np.ndarray) -> float:
     """Return the largest difference, as a share of the largest number."""
-    if got.shape != right.shape:
+    if array.shape != right.shape:
         return np.inf
     with np.errstate(all="ignore"):
-        return float(np.nan_to_num(np.abs(got - right).max() / np.abs(right).max(), nan=np.inf, posinf=1e9))
+        return float(np.nan_to_num(np.abs(array - right).max() / np.abs(right).max(), nan=np.inf, posinf=1e9))
 
 
-def scale(got: np.ndarray, right: np.ndarray) -> float:
-    """Return the factor that brings one array nearest to the other."""
-    return float(np.nan_to_num((got * right).sum() / (right * right).sum()))
+def scale(array: np.ndarray, right: np.ndarray) -> float:
+    """Return the factor by which an array is closest to the right one."""
+    return float(np.nan_to_num((array * right).sum() / (right * right).sum()))
 
 
 def train(
     script: str, model: Any, comm: CountingComm, state_of: Callable[[OneProcess], State], replicas: Callable[[], Any]
 ) -> dict[str, Any]:
-    """Train for some steps; return losses, one process's losses, the first array that is off, and what a step sent.
+    """Train for some steps; return the losses, one process's, the first array that is off, and a step's traffic.
 
     Parameters
     ----------
     state_of : callable
-        Returns the model's arrays and the right ones, by what they are ("the weights") and by part ("layer 3").
+        Returns pairs of the model's and the right array, by kind ("the weights") and by part ("layer 3").
     replicas : callable
         Returns a list of the arrays that all ranks hold; it may be empty.
     """
@@ -174,7 +174,8 @@ def train(
         before = {
             (what, part): far(*pair) for what, pairs in state_of(reference).items() for part, pair in pairs.items()
         }
-        findings["losses"].append(float(loss) if np.ndim(loss) == 0 and loss is not None else f"of {type(loss)}")
+        is_number = np.ndim(loss) == 0 and loss is not None
+        findings["losses"].append(float(loss) if is_number else f"of type {type(loss).__name__}")
         findings["right"].append(reference.step(x, target, WORLD.size)[WORLD.rank])
         first, *others = WORLD.allgather(flat([*replicas(), np.ones(1)]))
         if findings["wrong"] is None and (wrong := first_off(state_of(reference))):
@@ -185,7 +186,7 @@ def train(
 
 
 def first_off(state: State) -> dict[str, Any] | None:
-    """Return the first of the model's arrays that is off, by how much, and the other parts that are."""
+    """Return the first of the model's arrays that is off, by how much, and the other parts that are off."""
     for what, pairs in state.items():
         sizes = [sum(np.size(pair[side]) for pair in pairs.values()) for side in (0, 1)]
         if sizes[0] != sizes[1]:
@@ -200,18 +201,18 @@ def first_off(state: State) -> dict[str, Any] | None:
 def by_layer(arrays: list[np.ndarray], right: list[np.ndarray]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Return each layer's array, flat, and the right one."""
     return {
-        f"layer {layer}": (np.ravel(own), np.ravel(other))
-        for layer, (own, other) in enumerate(zip(arrays, right, strict=True))
+        f"layer {layer}": (np.ravel(array), np.ravel(expected))
+        for layer, (array, expected) in enumerate(zip(arrays, right, strict=True))
     }
 
 
 def flat(arrays: list[np.ndarray]) -> np.ndarray:
-    """Return arrays as one."""
+    """Return arrays as one vector."""
     return np.concatenate([np.ravel(array) for array in arrays])
 
 
 def ddp_findings(script: str) -> dict[str, Any]:
-    """Facts of the class `DDP`: the last step is watched for whether it sends while it computes."""
+    """Return findings about the class `DDP`; the last step is watched for sending while computing."""
     mlp: Any = importlib.import_module("mlp")
     computed, compute = [0], mlp.backward
     late = []
@@ -222,15 +223,15 @@ def ddp_findings(script: str) -> dict[str, Any]:
                 late.append(computed[0])
             computed[0] += 1
             if computed[0] == LAYERS:
-                Timed.gone_on.set()
+                Timed.computed.set()
         return compute(*args, **kwargs)
 
     mlp.backward = watched_backward
-    (made,) = load(script, "DDP")
+    (student_class,) = load(script, "DDP")
     comm = Timed(WORLD)
     limit = BUCKET_LAYERS * 4 * WIDTH**2
     with calling(script, "in __init__"):
-        model = made(comm, start(), limit)
+        model = student_class(comm, start(), limit)
 
     def state_of(reference: OneProcess) -> State:
         return {
@@ -249,20 +250,20 @@ def ddp_findings(script: str) -> dict[str, Any]:
 
 
 def zero1_findings(script: str) -> dict[str, Any]:
-    """Facts of the class `ZeRO1`."""
-    (made,) = load(script, "ZeRO1")
+    """Return findings about the class `ZeRO1`."""
+    (student_class,) = load(script, "ZeRO1")
     comm = Timed(WORLD)
     with calling(script, "in __init__"):
-        model = made(comm, start())
+        model = student_class(comm, start())
     share = -(-LAYERS * WIDTH**2 // WORLD.size)
 
     def shards(arrays: list[np.ndarray]) -> list[np.ndarray]:
         return np.split(np.pad(flat(arrays), (0, share * WORLD.size - LAYERS * WIDTH**2)), WORLD.size)
 
     def state_of(reference: OneProcess) -> State:
-        own, right = shards(model.weights), shards(reference.weights)
+        actual, right = shards(model.weights), shards(reference.weights)
         return {
-            "the weights": {f"rank {rank}'s shard": (own[rank], right[rank]) for rank in range(WORLD.size)},
+            "the weights": {f"rank {rank}'s shard": (actual[rank], right[rank]) for rank in range(WORLD.size)},
             "Adam's means of the gradients": {
                 f"rank {WORLD.rank}'s shard": (model.state.mean, shards(reference.means)[WORLD.rank])
             },
@@ -273,64 +274,64 @@ def zero1_findings(script: str) -> dict[str, Any]:
 
 
 class Alive:
-    """Counts the arrays that exist at the same time, of those that it has seen."""
+    """Counts the arrays it has seen that exist at the same time."""
 
     def __init__(self) -> None:
-        self.most = 0
+        self.peak = 0
         self._arrays: list[weakref.ref[np.ndarray]] = []
 
     def see(self, array: np.ndarray) -> None:
         """Count an array until it is freed."""
         self._arrays.append(weakref.ref(array))
-        self.most = max(self.most, self.now())
+        self.peak = max(self.peak, self.count())
 
-    def now(self) -> int:
-        """Return how many exist."""
+    def count(self) -> int:
+        """Return the number of arrays that exist."""
         return sum(ref() is not None for ref in self._arrays)
 
 
 def fsdp_findings(script: str) -> dict[str, Any]:
-    """Facts of the class `FSDP`: what it holds, and whether the next weights travel while a layer computes."""
+    """Return findings about the class `FSDP`: its peak memory, and whether weights are gathered during computing."""
     mlp: Any = importlib.import_module("mlp")
     backward, loss_and_error = mlp.backward, mlp.loss_and_error
-    asked, computing = ([threading.Event() for _ in range(LAYERS + 1)] for _ in range(2))  # by layer
+    gathering, computing = ([threading.Event() for _ in range(LAYERS + 1)] for _ in range(2))  # by layer
     weights, gradients = Alive(), Alive()
-    alone: list[int] = []  # layers whose weights did not travel while the one above them computed
-    going_back, computed = [False], [0]
+    alone: list[int] = []  # layers whose weights were not gathered while the one above computed
+    in_backward, computed = [False], [0]
 
-    def meet(own: threading.Event, other: threading.Event, layer: int) -> None:
-        own.set()
-        if going_back[0] and not alone and not other.wait(WAIT_S):
+    def meet(event: threading.Event, other: threading.Event, layer: int) -> None:
+        event.set()
+        if in_backward[0] and not alone and not other.wait(WAIT_S):
             alone.append(layer)
 
     def watched_backward(*args: Any, **kwargs: Any) -> Any:
         layer, computed[0] = LAYERS - 1 - computed[0], computed[0] + 1
         if layer > 0:
-            meet(computing[layer], asked[layer - 1], layer - 1)
+            meet(computing[layer], gathering[layer - 1], layer - 1)
         gradient, error = backward(*args, **kwargs)
         gradients.see(gradient)
         return gradient, error
 
     def watched_loss(*args: Any, **kwargs: Any) -> Any:
-        for event in (*asked, *computing):
+        for event in (*gathering, *computing):
             event.clear()
-        going_back[0], computed[0] = True, 0
+        in_backward[0], computed[0] = True, 0
         return loss_and_error(*args, **kwargs)
 
     mlp.backward, mlp.loss_and_error = watched_backward, watched_loss
-    (made,) = load(script, "FSDP")
-    gather = made.gather  # type: ignore[attr-defined]
+    (student_class,) = load(script, "FSDP")
+    gather = student_class.gather  # type: ignore[attr-defined]
 
     def watched_gather(self: Any, layer: int) -> Any:
-        meet(asked[layer], computing[layer + 1], layer)
+        meet(gathering[layer], computing[layer + 1], layer)
         whole = gather(self, layer)
         weights.see(whole)
         return whole
 
-    made.gather = watched_gather  # type: ignore[attr-defined]
+    student_class.gather = watched_gather  # type: ignore[attr-defined]
     comm = Timed(WORLD)
     with calling(script, "in __init__"):
-        model = made(comm, start())
+        model = student_class(comm, start())
     share = -(-(WIDTH**2) // WORLD.size)
 
     def shards(layers: list[np.ndarray]) -> list[np.ndarray]:
@@ -338,15 +339,15 @@ def fsdp_findings(script: str) -> dict[str, Any]:
         return [layer[WORLD.rank * share : (WORLD.rank + 1) * share] for layer in padded]
 
     def state_of(reference: OneProcess) -> State:
-        going_back[0] = False  # after each step
+        in_backward[0] = False  # after each step
         return {
             "this rank's shard of the weights": by_layer(model.shares, shards(reference.weights)),
             "Adam's means of the gradients": by_layer([state.mean for state in model.states], shards(reference.means)),
         }
 
-    found = train(script, model, comm, state_of, list)
-    found |= {"weights": weights.most, "gradients": gradients.most, "stored": weights.now(), "alone": alone}
-    return found | {"least": (3 * LAYERS - 1) * (WORLD.size - 1) * 4 * share}
+    findings = train(script, model, comm, state_of, list)
+    findings |= {"weights": weights.peak, "gradients": gradients.peak, "stored": weights.count(), "alone": alone}
+    return findings | {"least": (3 * LAYERS - 1) * (WORLD.size - 1) * 4 * share}
 
 
 KINDS: dict[str, Callable[[str], dict[str, Any]]] = {
@@ -357,10 +358,10 @@ KINDS: dict[str, Callable[[str], dict[str, Any]]] = {
 
 
 def main() -> None:
-    """Let the script work, hand back what came."""
+    """Run the script, and report the findings."""
     kind, script = sys.argv[1:]
     sys.path[0] = str(Path(script).resolve().parent)
-    MPI.COMM_WORLD = World(WORLD)  # type: ignore[misc]  # for the script, which has a communicator of its own
+    MPI.COMM_WORLD = World(WORLD)  # type: ignore[misc]  # for the script, which gets its own communicator
     report(KINDS[kind](script))
 
 

@@ -1,4 +1,4 @@
-"""Functions that move from a notebook into a module that ranks import, with the helpers and constants that they use."""
+"""Move functions from a notebook into a module that ranks import, with the helpers and constants that they use."""
 
 import copyreg
 import functools
@@ -14,22 +14,22 @@ from IPython.core.autocall import ZMQExitAutocall
 
 from labkit.exercises.outcomes import NotYet
 
-ABOUT = "Your functions. The bytes below define them, with the helpers, constants and imports that they use.\n\n"
+HEADER = "Your functions. The bytes below define them, with the helpers, constants and imports that they use.\n\n"
 
-# cloudpickle knows neither cached functions of a notebook nor IPython's exit().
+# cloudpickle supports neither a notebook's cached functions nor IPython's exit().
 copyreg.pickle(type(functools.cache(len)), lambda cached: (functools.cache, (cached.__wrapped__,)))
-copyreg.pickle(ZMQExitAutocall, lambda leave: (getattr, (sys, "exit")))
+copyreg.pickle(ZMQExitAutocall, lambda _: (getattr, (sys, "exit")))
 
 
 def module_text(functions: Mapping[str, Callable[..., Any]]) -> str:
-    """Return the text of a module that defines functions of the notebook by these names; comments show theirs."""
+    """Return the text of a module that defines functions by these names, with their source in comments."""
     texts = []
     for function in functions.values():
         try:
             texts.append(inspect.getsource(function))
         except (OSError, TypeError):  # an object, say
             texts.append(repr(function))
-    comments = textwrap.indent(ABOUT + "\n\n".join(map(str.strip, texts)), "# ", lambda line: True).replace(
+    comments = textwrap.indent(HEADER + "\n\n".join(map(str.strip, texts)), "# ", lambda line: True).replace(
         "# \n", "#\n"
     )
     definitions = [f"{name} = pickle.loads({cloudpickle.dumps(function)!r})" for name, function in functions.items()]
@@ -37,17 +37,17 @@ def module_text(functions: Mapping[str, Callable[..., Any]]) -> str:
 
 
 def isolate(name: str, answer: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function as another process gets it.
+    """Return a function as another process would load it.
 
     Raises
     ------
     NotYet
-        When it uses something that can't move, such as a generator.
+        If it uses something that can't move, such as a generator.
     """
     try:
         function: Callable[..., Any] = pickle.loads(cloudpickle.dumps(answer))
-    except Exception as error:  # whatever a class raises
+    except Exception as error:  # a class can raise anything
         raise NotYet(
-            f"{name} can't move to the ranks, which are other processes: {error}. Create that inside the function."
+            f"{name} can't move to the ranks, which are separate processes: {error}. Create it inside the function."
         ) from error
     return function

@@ -4,13 +4,13 @@ import contextlib
 from collections.abc import Iterator
 from typing import NoReturn
 
-REPORT, FAILED = "REPORT ", "FAILED "  # begin a rank's lines for the check: what a probe found, why it ended
+REPORT, FAILED = "REPORT ", "FAILED "  # prefixes of a rank's lines for the check: a probe's findings, its failure
 
 
 class NotYet(Exception):
-    """The answer does something else than it should: what was expected and what came, for the student.
+    """The answer is wrong; the message tells the student what was expected and what came instead.
 
-    `hint` is one for this mistake, which comes before those that the exercise gives in their order.
+    `hint` is specific to this mistake, and is shown before the exercise's own hints.
     """
 
     def __init__(self, message: str, hint: str = ""):
@@ -19,7 +19,7 @@ class NotYet(Exception):
 
 
 class NotAttempted(Exception):
-    """The answer is still the stub, or the kit's own solution: what to do, if anything, for the student."""
+    """The answer is still the stub, or the kit's solution; the message tells the student what to do, if anything."""
 
 
 def expect(condition: bool, expectation: str, hint: str = "") -> None:
@@ -35,7 +35,7 @@ def refuse(expectation: str, hint: str = "") -> NoReturn:
 
 @contextlib.contextmanager
 def hinting(hint: str) -> Iterator[None]:
-    """Give a mistake that is found inside this hint, unless it comes with one."""
+    """Attach this hint to any mistake in the block that has none."""
     try:
         yield
     except NotYet as mistake:

@@ -1,4 +1,4 @@
-"""The beginning of a lab's notebook: its checks, its results file, the machine, and how pictures look."""
+"""Open a lab in its notebook: its checks, its results file, the machine, and the style of plots."""
 
 import os
 from pathlib import Path
@@ -16,16 +16,16 @@ from labkit.system.words import plural
 
 
 class OpenLab(NamedTuple):
-    """What a lab's notebook works with.
+    """The objects that a lab's notebook uses.
 
     Attributes
     ----------
     check : Checker
         Checks an answer: `name = check(1, name)`.
     results : Results
-        Keeps what the lab measures, for the report.
+        Stores the lab's measurements for the report.
     machine : Machine
-        What this notebook may use of the machine.
+        The part of the machine that this notebook may use.
     work : Path
         The folder for files that the lab writes.
     """
@@ -37,31 +37,31 @@ class OpenLab(NamedTuple):
 
 
 def open_lab(number: str, namespace: dict[str, Any]) -> OpenLab:
-    """Open a lab in its notebook: make the folder for its files, set the style of pictures, print the machine.
+    """Open a lab in its notebook: make the folder for its files, set the style of plots, print the machine.
 
-    Call it before TensorFlow is imported, whose notices it keeps away.
+    Call it before importing TensorFlow, whose notices it hides.
 
     Parameters
     ----------
     number : str
         The lab, such as "07".
     namespace : dict
-        The notebook's globals; `QUICK` among them, where it is true, says that this is a small run, as the tests make
-        them. A lab's cell tagged `parameters` has it: Papermill gives it another value, and so does nbval in the tests.
+        The notebook's globals; a true `QUICK` among them means a small run, as in the tests. It is in the lab's cell
+        tagged `parameters`, where Papermill, and nbval in the tests, set another value.
     """
     notices.hide()  # first: the checks of some labs import TensorFlow
     check = checker(number, namespace, bool(namespace.get("QUICK")))
-    boxes.keep_words_whole()
+    boxes.install_style()
     plots.use_style()
     WORK.mkdir(exist_ok=True)
-    classroom_link.open_lab(Path.cwd(), number)  # after a restart of the machine, say, the room's sender runs no more
+    classroom_link.open_lab(Path.cwd(), number)  # after a reboot, say, the room's sender is no longer running
     machine = usable_machine()
     if number == "09" and "NEON" in machine.isa:
-        raise LabError("daal4py, which this lab is about, has no package for Arm: run it on a machine with x86-64.")
+        raise LabError("daal4py, which this lab is about, has no package for Arm: run the lab on an x86-64 machine.")
     cores = plural(machine.usable_cores, "core")
     print(f"{machine.model}: {cores} for this notebook, {', '.join(machine.isa) or 'no AVX2'}")
     if cleared := os.environ.get("LAB_CLEARED"):
-        print(f"Not passed on, because results would change: {cleared} (env/variables.txt has the rules).")
+        print(f"Variables cleared, because they would change results: {cleared} (rules: env/variables.txt).")
     if shared := lease.slots():
         slots = plural(len(shared), "measuring slot")
         print(f"{slots} of {plural(lease.slot_cores(), 'core')} each: measurements wait until one is free.")

@@ -1,8 +1,8 @@
-"""The student's own copies of the labs, in a folder that git ignores.
+"""The student's copies of the labs, in a folder that git ignores.
 
-An update of the kit changes tracked files alone, so it never meets a student's work. A copy that was edited is kept;
-one that was not is refreshed when the lab has changed. To tell them apart, the folder holds the hash of each copy as it
-was made, in `.lab-copies.json`.
+An update of the kit changes only tracked files, so it never touches a student's work. An edited copy is kept; an
+unedited one is refreshed when the lab changes. To tell them apart, `.lab-copies.json` in the folder stores the hash of
+each copy as it was made.
 """
 
 import contextlib
@@ -23,20 +23,20 @@ from labkit.system.errors import LabError
 RECORD = paths.COPIES_RECORD
 FRONT_DOOR = paths.ROOT / "lab"
 GLOSSARY = paths.ROOT / "docs" / "glossary.md"
-AGENTS = paths.ENV / "AGENTS.md"  # what coding assistants read in the folder in which they work
-OTHER_FOLDER = "name a folder of your own with --folder, or in the variable LAB_FOLDER"
+AGENTS = paths.ENV / "AGENTS.md"  # read by coding assistants in their working folder
+OTHER_FOLDER = "choose a folder of your own with --folder or the variable LAB_FOLDER"
 
 
 @dataclass(frozen=True)
 class Update:
-    """What became of the copies in a folder.
+    """The result of updating the copies in a folder.
 
     Attributes
     ----------
     refreshed : tuple of str
-        The labs, such as "07", whose copy was not edited and is now the new version.
+        The labs, such as "07", whose unedited copy was replaced by the new version.
     outdated : tuple of str
-        The labs whose copy was edited and kept, although the lab has a new version.
+        The labs whose edited copy was kept, although the lab has a new version.
     """
 
     refreshed: tuple[str, ...]
@@ -44,7 +44,7 @@ class Update:
 
 
 def copy_path(lab: LabInfo, folder: Path) -> Path:
-    """Return where a lab's copy belongs."""
+    """Return the path of a lab's copy."""
     return folder / lab.notebook.name
 
 
@@ -54,10 +54,10 @@ def fresh(lab: LabInfo) -> str:
 
 
 def as_copy(notebook: str) -> str:
-    """Return the text of a student's notebook: it names the labs' kernel, and its links lead to the glossary's copy.
+    """Return the text of a student's notebook, which names the labs' kernel and links to the copied glossary.
 
-    JupyterLab opens no file above the folder that it was started in. Without `language_info`, it asks for a kernel when
-    the labs' own is not registered, and doesn't take another for Python.
+    JupyterLab can't open files above the folder it was started in. Without `language_info`, it asks for a kernel if the
+    labs' kernel is not registered, rather than using another one for Python.
     """
     content = json.loads(notebook.replace("](../docs/glossary.md", f"]({GLOSSARY.name}"))
     content["metadata"]["kernelspec"] = kernels.KERNEL
@@ -66,38 +66,38 @@ def as_copy(notebook: str) -> str:
 
 
 def update(folder: Path, labs: Sequence[str] | None = None) -> Update:
-    """Copy labs, the glossary they link to, and the rules for coding assistants into a folder; keep what was edited.
+    """Copy labs, the glossary they link to, and the rules for coding assistants into a folder; keep edited files.
 
-    A link there leads to the kit's commands. Rules for assistants are copied where the kit has some, `AGENTS`.
+    The folder also gets a link to the kit's `lab` command. The rules are copied if the kit has any (`AGENTS`).
 
     Parameters
     ----------
     folder : Path
-        The student's own.
+        The student's folder.
     labs : sequence of str, optional
-        The numbers of those that are copied; all by default. Copies of others that are there are kept up to date.
+        The numbers of the labs to copy; all by default. Existing copies of other labs are kept up to date.
 
     Raises
     ------
     NotWritten
-        When a copy can't be written; every copy is whole, new or old.
+        If a copy can't be written; every copy is complete, new or old.
     LabError
-        When the folder is the kit's own.
+        If the folder is the kit's own.
     """
     with _changing(folder):
-        made = _read_record(folder)
-        record = dict(made)
+        previous = _read_record(folder)
+        record = dict(previous)
         refreshed, outdated = [], []
-        for beside in filter(Path.exists, (GLOSSARY, AGENTS)):
-            _copy(beside.read_text(encoding="utf-8"), folder / beside.name, record)
+        for document in filter(Path.exists, (GLOSSARY, AGENTS)):
+            _copy(document.read_text(encoding="utf-8"), folder / document.name, record)
         for lab in catalogue.labs():
             path = copy_path(lab, folder)
             if labs is not None and lab.number not in labs and not path.exists():
                 continue
             text = fresh(lab)
-            if not _copy(text, path, record) and made.get(path.name) != _fingerprint(text.encode()):
+            if not _copy(text, path, record) and previous.get(path.name) != _fingerprint(text.encode()):
                 outdated.append(lab.number)
-            elif path.name in made and record[path.name] != made[path.name]:
+            elif path.name in previous and record[path.name] != previous[path.name]:
                 refreshed.append(lab.number)
         _write_record(folder, record)
     _link_front_door(folder)
@@ -105,31 +105,31 @@ def update(folder: Path, labs: Sequence[str] | None = None) -> Update:
 
 
 def reset(lab: LabInfo, folder: Path, text: str | None = None) -> Path | None:
-    """Put a fresh copy of a lab in place, or another text of it.
+    """Replace a lab's copy with a fresh one, or with `text`.
 
     Returns
     -------
     Path or None
-        Where the student's own is kept, numbered; None when there was none or it was still fresh.
+        The numbered backup of the student's copy; None if there was no copy or it was still fresh.
     """
     with _changing(folder):
         path, record = copy_path(lab, folder), _read_record(folder)
         text = fresh(lab) if text is None else text
-        kept = None
-        if path.exists() and _fingerprint(own := files.read(path, math.inf)) != _fingerprint(text.encode()):
-            kept = next(
+        backup = None
+        if path.exists() and _fingerprint(content := files.read(path, math.inf)) != _fingerprint(text.encode()):
+            backup = next(
                 free for number in count(1) if not (free := path.with_suffix(f".backup-{number}.ipynb")).exists()
             )
-            files.write(kept, own)  # a copy, so that the student's own stays in place should this end here
+            files.write(backup, content)  # not a move: if this is interrupted, the student's copy is still in place
         files.write(path, text, OTHER_FOLDER)
-        record[path.name] = _fingerprint(fresh(lab).encode())  # another text counts as edited, and is kept
+        record[path.name] = _fingerprint(fresh(lab).encode())  # a different `text` counts as edited, and is kept
         _write_record(folder, record)
-    return kept
+    return backup
 
 
 @contextlib.contextmanager
 def _changing(folder: Path) -> Iterator[None]:
-    """Make the folder, and keep other commands from changing its copies during the block."""
+    """Create the folder, and lock its copies against other commands during the block."""
     if Path(os.path.realpath(folder)) in (paths.NOTEBOOKS, paths.SOLUTIONS):
         raise LabError(f"{paths.shown(folder)} is the kit's own folder, which git tracks: {OTHER_FOLDER}.")
     with files.writing(folder, OTHER_FOLDER):
@@ -139,7 +139,7 @@ def _changing(folder: Path) -> Iterator[None]:
 
 
 def _link_front_door(folder: Path) -> None:
-    """Let `./lab` work in a terminal in the folder too; a file of that name is left alone."""
+    """Make `./lab` work in a terminal in the folder too, unless a file has that name."""
     link = folder / FRONT_DOOR.name
     if (
         not FRONT_DOOR.exists()
@@ -154,7 +154,7 @@ def _link_front_door(folder: Path) -> None:
 
 
 def _copy(text: str, path: Path, record: dict[str, str]) -> bool:
-    """Write a copy where there is none, or one that was not edited, and record it; return whether it is fresh now."""
+    """Write and record a copy, unless there is an edited one; return whether it is now fresh."""
     content = text.encode()
     before, after = _fingerprint(files.read(path, math.inf)) if path.exists() else None, _fingerprint(content)
     if before not in (None, after, record.get(path.name)):
@@ -166,19 +166,19 @@ def _copy(text: str, path: Path, record: dict[str, str]) -> bool:
 
 
 def _fingerprint(content: bytes) -> str:
-    """Return a hash of a copy; of a notebook, of its cells alone, since JupyterLab adds metadata when it opens one."""
+    """Return a hash of a copy; for a notebook, of its cells only, since JupyterLab adds metadata on opening."""
     try:
         parts = [
             [cell["cell_type"], "".join(cell["source"]), cell["metadata"], cell.get("outputs")]
             for cell in json.loads(content)["cells"]
         ]
-    except (ValueError, KeyError, TypeError, RecursionError):  # no notebook, or a damaged one
+    except (ValueError, KeyError, TypeError, RecursionError):  # not a notebook, or a damaged one
         return hashlib.sha256(content).hexdigest()
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 def _read_record(folder: Path) -> dict[str, str]:
-    """Return the hash of each copy as it was made, by file name; what is damaged counts as edited."""
+    """Return the hash of each copy as it was made, by file name; empty if damaged, so that copies count as edited."""
     try:
         record = files.read_json(folder / RECORD)
     except (FileNotFoundError, ValueError):

@@ -1,4 +1,4 @@
-"""The networks of the labs, each once: their registry, their architectures, and the MNIST CNN in Keras."""
+"""The networks of the labs: their registry, their architectures, and the MNIST CNN in Keras."""
 
 from typing import TYPE_CHECKING
 

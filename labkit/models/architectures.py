@@ -1,7 +1,7 @@
-"""The architectures of the networks: their layers, in order.
+"""Network architectures: their layers, in order.
 
 Each function returns a network's layers: a function that takes a `Pass` and the images, and returns the logits. Nothing
-here imports TensorFlow, so that a program can list its models before it loads TensorFlow.
+here imports TensorFlow, so programs can list their models before they load it.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ def resnet(blocks: Sequence[int], classes: int, stride_in_3x3: bool) -> Layers:
     def bottleneck(net: "Pass", x, shortcut, filters, stride):
         """Add a block's output, 4 × filters channels, to its input; return the sum twice."""
         first, second = (1, stride) if stride_in_3x3 else (stride, 1)
-        if stride > 1 or x.shape[net.channel_axis] != 4 * filters:  # the input has another shape than the output
+        if stride > 1 or x.shape[net.channel_axis] != 4 * filters:  # the shapes of input and output differ
             shortcut = net.conv_norm(shortcut, 4 * filters, 1, stride, activation=None)
         x = net.conv_norm(x, filters, 1, first)  # convolution, batch norm, ReLU
         x = net.conv_norm(x, filters, 3, second)
@@ -43,9 +43,9 @@ def resnet(blocks: Sequence[int], classes: int, stride_in_3x3: bool) -> Layers:
 
 
 def small_resnet(blocks: int, classes: int) -> Layers:
-    """Return the ResNet of the same paper's section 4.2, for images of 32×32: 3 stages of pairs of 3×3 convolutions.
+    """Return the ResNet of section 4.2 of the same paper, for 32×32 images: 3 stages of pairs of 3×3 convolutions.
 
-    The shortcut of a block that strides is a convolution too; the paper's has no weights.
+    The shortcut of a strided block is also a convolution; the paper's has no weights.
     """
 
     def layers(p: "Pass", x):
@@ -178,7 +178,7 @@ def speech(classes: int) -> Layers:
 
 
 def mnist(classes: int) -> Layers:
-    """Return the MNIST CNN of the labs, the same as Keras builds in labkit/models/mnist.py."""
+    """Return the MNIST CNN of the labs, the same as in Keras in labkit/models/mnist.py."""
 
     def layers(p: "Pass", x):
         for filters in (32, 64):

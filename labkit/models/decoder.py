@@ -1,4 +1,4 @@
-"""A transformer that writes text, a decoder, in OpenVINO: trained weights or random ones, with a cache of its own."""
+"""A decoder-only transformer in OpenVINO, with trained or random weights and its own KV cache."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from openvino.op.util import Variable, VariableInfo
 
 from labkit.models.openvino_core import openvino_core
 
-EPSILON = 1e-5  # below the root of RMSNorm
+EPSILON = 1e-5  # inside the square root of RMSNorm
 
 
 @dataclass(frozen=True)
@@ -22,13 +22,13 @@ class Shape:
     Attributes
     ----------
     layers, width, heads : int
-        The blocks; the numbers per token between them; the heads of each attention.
+        The number of blocks; the numbers per token between them; the heads per block.
     symbols : int
-        The tokens of its vocabulary.
+        The vocabulary size.
     context : int
-        The most tokens that it can look back on: the positions that it knows.
+        The longest context in tokens: the number of positions.
     shared_by : int
-        The heads that share keys and values: 1 without grouped-query attention.
+        The number of heads that share keys and values: 1 without grouped-query attention.
     """
 
     layers: int
@@ -40,12 +40,12 @@ class Shape:
 
     @property
     def kv_heads(self) -> int:
-        """The heads whose keys and values are cached."""
+        """The number of heads whose keys and values are cached."""
         return self.heads // self.shared_by
 
     @property
     def head_size(self) -> int:
-        """The numbers of a head."""
+        """The numbers per head."""
         return self.width // self.heads
 
     @property
@@ -55,11 +55,11 @@ class Shape:
 
     @property
     def active_weights(self) -> int:
-        """The weights that a token is multiplied by: those of all blocks, since there are no experts to choose from."""
+        """The number of weights that a token is multiplied by: those of all blocks, as there are no experts."""
         return self.block_weights
 
     def weight_shapes(self) -> dict[str, tuple[int, int]]:
-        """Return the weights by name, each (in, out): a block's have its number before a dot, such as `0.qkv`."""
+        """Return the shapes (in, out) of the weights by name; a block's begin with its number, such as `0.qkv`."""
         width = self.width
         shapes = {"embed": (self.symbols, width), "position": (self.context, width)}
         for layer in range(self.layers):
@@ -73,9 +73,9 @@ class Shape:
 
 
 def random_weights(shape: Shape, seed: int = 0) -> dict[str, np.ndarray]:
-    """Return a decoder's weights before training, float32: normal, scaled so that a block's sums neither grow nor fade.
+    """Return a decoder's initial weights, float32: normal, scaled so that a block's sums neither grow nor fade.
 
-    What a block adds to its input is smaller by the root of the number of such additions (Radford et al. 2019, GPT-2).
+    Additions to the residual stream are scaled by 1 over the root of their number (Radford et al. 2019, GPT-2).
     """
     rng = np.random.default_rng(seed)
     weights = {}
@@ -88,14 +88,14 @@ def random_weights(shape: Shape, seed: int = 0) -> dict[str, np.ndarray]:
 
 
 def openvino_model(shape: Shape, weights: Mapping[str, np.ndarray]) -> openvino.Model:
-    """Return a decoder as OpenVINO's model, which keeps keys and values as its state: run it by `Decoder`.
+    """Return a decoder as an OpenVINO model, with keys and values as its state: run it with `Decoder`.
 
     Parameters
     ----------
     shape : Shape
         Its sizes.
     weights : mapping of str to array
-        By the names of `Shape.weight_shapes`.
+        The arrays by the names of `Shape.weight_shapes`.
     """
     tokens, positions, rows = (
         ops.parameter(form, np.int32, name=name)
@@ -103,21 +103,21 @@ def openvino_model(shape: Shape, weights: Mapping[str, np.ndarray]) -> openvino.
     )
     size, kv_heads = shape.head_size, shape.kv_heads
     counts = [shape.heads, kv_heads, kv_heads]  # of queries, keys and values
-    batch = ops.gather(ops.shape_of(tokens, "i32"), _whole([0]), _whole(0))
-    empty = ops.broadcast(_real(0.0), ops.concat([batch, _whole([kv_heads, 0, size])], 0))
+    batch = ops.gather(ops.shape_of(tokens, "i32"), _integers([0]), _integers(0))
+    empty = ops.broadcast(_float(0.0), ops.concat([batch, _integers([kv_heads, 0, size])], 0))
     sinks, allowed = [], None
 
-    def product(values: Any, name: str) -> Any:
-        """Multiply by weights that are stored (out, in), as OpenVINO's own models have them."""
+    def matmul(values: Any, name: str) -> Any:
+        """Multiply by weights that are stored as (out, in), as in OpenVINO's own models."""
         return ops.matmul(values, ops.constant(np.ascontiguousarray(weights[name].T)), False, True)
 
     def remember(new: Any, name: str) -> Any:
-        """Return the keys or values so far; OpenVINO's plugin keeps the cache in place where a gather is in between."""
+        """Return the keys or values so far; the gather in between lets OpenVINO's plugin update the cache in place."""
         info = VariableInfo()
         info.data_shape = openvino.PartialShape([-1, kv_heads, -1, size])
         info.data_type, info.variable_id = openvino.Type.f32, name
         state = Variable(info)
-        so_far = ops.concat([ops.gather(ops.read_value(empty, state), rows, _whole(0)), new], 2)
+        so_far = ops.concat([ops.gather(ops.read_value(empty, state), rows, _integers(0)), new], 2)
         sinks.append(ops.assign(so_far, state))
         return so_far
 
@@ -126,29 +126,29 @@ def openvino_model(shape: Shape, weights: Mapping[str, np.ndarray]) -> openvino.
         if shape.shared_by == 1:
             return values
         ones = ops.constant(np.ones((1, 1, shape.shared_by, 1, 1), np.float32))
-        repeated = ops.multiply(ops.unsqueeze(values, _whole(2)), ones)
-        return ops.reshape(repeated, _whole([0, shape.heads, -1, size]), True)
+        repeated = ops.multiply(ops.unsqueeze(values, _integers(2)), ones)
+        return ops.reshape(repeated, _integers([0, shape.heads, -1, size]), True)
 
     vectors = [
-        ops.gather(ops.constant(weights[name]), place, _whole(0))
+        ops.gather(ops.constant(weights[name]), place, _integers(0))
         for name, place in (("embed", tokens), ("position", positions))
     ]
     x = ops.add(*vectors)
     for layer in range(shape.layers):
-        heads = ops.reshape(product(_rms_norm(x), f"{layer}.qkv"), _whole([0, 0, sum(counts), size]), True)
-        split = ops.variadic_split(ops.transpose(heads, _whole([0, 2, 1, 3])), _whole(1), counts)
+        heads = ops.reshape(matmul(_rms_norm(x), f"{layer}.qkv"), _integers([0, 0, sum(counts), size]), True)
+        split = ops.variadic_split(ops.transpose(heads, _integers([0, 2, 1, 3])), _integers(1), counts)
         queries, keys, values = split.outputs()
         keys, values = remember(keys, f"{layer}.keys"), remember(values, f"{layer}.values")
         allowed = allowed or _mask(keys, positions)
-        looked_up = ops.scaled_dot_product_attention(queries, repeat(keys), repeat(values), allowed)
-        joined = ops.reshape(ops.transpose(looked_up, _whole([0, 2, 1, 3])), _whole([0, 0, shape.width]), True)
-        x = ops.add(x, product(joined, f"{layer}.out"))
+        attended = ops.scaled_dot_product_attention(queries, repeat(keys), repeat(values), allowed)
+        joined = ops.reshape(ops.transpose(attended, _integers([0, 2, 1, 3])), _integers([0, 0, shape.width]), True)
+        x = ops.add(x, matmul(joined, f"{layer}.out"))
         # With GELU fused into it, a float32 matmul runs on a oneDNN kernel that reads weights at three quarters of the
         # speed of MLAS, which OpenVINO uses otherwise (docs/upstream.md). A reshape keeps the two apart.
-        hidden = ops.reshape(product(_rms_norm(x), f"{layer}.up"), _whole([0, 0, 4, shape.width]), True)
-        activated = ops.reshape(ops.gelu(hidden, "tanh"), _whole([0, 0, 4 * shape.width]), True)
-        x = ops.add(x, product(activated, f"{layer}.down"))
-    logits = ops.result(product(_rms_norm(x), "logits"))
+        hidden = ops.reshape(matmul(_rms_norm(x), f"{layer}.up"), _integers([0, 0, 4, shape.width]), True)
+        activated = ops.reshape(ops.gelu(hidden, "tanh"), _integers([0, 0, 4 * shape.width]), True)
+        x = ops.add(x, matmul(activated, f"{layer}.down"))
+    logits = ops.result(matmul(_rms_norm(x), "logits"))
     return openvino.Model([logits], sinks, [tokens, positions, rows], "decoder")
 
 
@@ -173,29 +173,29 @@ def for_genai(model: openvino.Model) -> openvino.Model:
 
 
 class Decoder:
-    """A decoder that is compiled for this machine's CPU, and the tokens in its cache.
+    """A decoder compiled for this machine's CPU, with its KV cache.
 
     Parameters
     ----------
     model : openvino.Model
-        As `openvino_model` makes it, its weights compressed or not.
+        The model from `openvino_model`, with its weights compressed or not.
     **settings
-        OpenVINO's, such as `INFERENCE_PRECISION_HINT="bf16"`; None leaves one to OpenVINO. By default it computes in
-        float32, one request at a time, and keeps keys and values in float32: OpenVINO would choose bfloat16 where the
-        CPU has it, and 8 bits for keys and values.
+        OpenVINO properties, such as `INFERENCE_PRECISION_HINT="bf16"`; None leaves one to OpenVINO. By default it
+        computes in float32, one request at a time, and keeps keys and values in float32: OpenVINO would choose bfloat16
+        if the CPU supports it, and 8 bits for keys and values.
 
     Attributes
     ----------
     length : int
-        The tokens in the cache.
+        The number of tokens in the cache.
     compiled : openvino.CompiledModel
-        What OpenVINO made of it.
+        The compiled model.
     """
 
     def __init__(self, model: openvino.Model, **settings: object):
         defaults = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32", "NUM_STREAMS": 1}
-        chosen = {name: value for name, value in (defaults | settings).items() if value is not None}
-        self.compiled = openvino_core().compile_model(model, "CPU", chosen)
+        properties = {name: value for name, value in (defaults | settings).items() if value is not None}
+        self.compiled = openvino_core().compile_model(model, "CPU", properties)
         self._request = self.compiled.create_infer_request()
         self.length = self._passes = 0
         self._profiled = 0, Counter[str]()
@@ -204,8 +204,12 @@ class Decoder:
         """Return the logits (batch, n, symbols) after each of n tokens (batch, n), which follow those in the cache."""
         batch, count = tokens.shape
         positions = np.tile(np.arange(self.length, self.length + count, dtype=np.int32), (batch, 1))
-        fed = {"tokens": tokens.astype(np.int32), "positions": positions, "beam_idx": np.arange(batch, dtype=np.int32)}
-        logits: np.ndarray = self._request.infer(fed)[0]
+        inputs = {
+            "tokens": tokens.astype(np.int32),
+            "positions": positions,
+            "beam_idx": np.arange(batch, dtype=np.int32),
+        }
+        logits: np.ndarray = self._request.infer(inputs)[0]
         self.length += count
         self._passes += 1
         return logits
@@ -221,16 +225,16 @@ class Decoder:
         self.length = count
 
     def profile(self) -> dict[str, float]:
-        """Return the milliseconds of each type of node in a pass: the mean of the passes since the last profile.
+        """Return the milliseconds per pass of each node type, averaged over the passes since the last profile.
 
-        They are 0 unless the decoder was made with `PERF_COUNT=True`. OpenVINO's types are such as `FullyConnected`.
+        They are 0 unless the decoder was created with `PERF_COUNT=True`. A type is, for example, `FullyConnected`.
         """
         spent = Counter[str]()
         for node in self._request.get_profiling_info():  # the mean of all passes so far
             spent[node.node_type] += self._passes * 1000 * node.real_time.total_seconds()
         (passes, before), self._profiled = self._profiled, (self._passes, spent)
         count = max(1, self._passes - passes)
-        # The means are whole microseconds: what a node took can come out below 0.
+        # The means are rounded to microseconds, so a difference can be negative.
         return {kind: max(0.0, ms - before[kind]) / count for kind, ms in spent.items()}
 
     def reset(self) -> None:
@@ -240,25 +244,25 @@ class Decoder:
 
 
 def _rms_norm(x: Any) -> Any:
-    """Divide each token's numbers by the root of their mean square; the first lines of a decoder's block."""
-    mean = ops.reduce_mean(ops.multiply(x, x), _whole([-1]), keep_dims=True)
-    return ops.divide(x, ops.sqrt(ops.add(mean, _real(EPSILON))))
+    """Divide each token's numbers by their root mean square."""
+    mean = ops.reduce_mean(ops.multiply(x, x), _integers([-1]), keep_dims=True)
+    return ops.divide(x, ops.sqrt(ops.add(mean, _float(EPSILON))))
 
 
 def _mask(keys: Any, positions: Any) -> Any:
-    """Return what is added to the scores, (batch, 1, n, all so far): 0, or −∞ for a key later than the query.
+    """Return the mask to add to the scores, (batch, 1, n, tokens so far): 0, or −∞ for a key later than the query.
 
-    One for each text: if all texts share a mask, OpenVINO's bfloat16 kernels read past its end (docs/upstream.md).
+    Each text needs its own: if all share one, OpenVINO's bfloat16 kernels read past its end (docs/upstream.md).
     """
-    count = ops.gather(ops.shape_of(keys, "i32"), _whole(2), _whole(0))
-    places = ops.range(_whole(0), count, _whole(1), "i32")
-    allowed = ops.less_equal(ops.unsqueeze(places, _whole([0, 1])), ops.unsqueeze(positions, _whole(2)))
-    return ops.unsqueeze(ops.select(allowed, _real(0.0), _real(-np.inf)), _whole(1))
+    count = ops.gather(ops.shape_of(keys, "i32"), _integers(2), _integers(0))
+    places = ops.range(_integers(0), count, _integers(1), "i32")
+    allowed = ops.less_equal(ops.unsqueeze(places, _integers([0, 1])), ops.unsqueeze(positions, _integers(2)))
+    return ops.unsqueeze(ops.select(allowed, _float(0.0), _float(-np.inf)), _integers(1))
 
 
-def _whole(value: Any) -> Any:
+def _integers(value: Any) -> Any:
     return ops.constant(np.asarray(value, np.int32))
 
 
-def _real(value: float) -> Any:
+def _float(value: float) -> Any:
     return ops.constant(np.float32(value))

@@ -1,6 +1,6 @@
-"""The layers of networks, built from TensorFlow's own operations, so that each is exactly the intended one.
+"""Network layers built from TensorFlow's own operations, so that each operation is exactly the intended one.
 
-Keras 3 computes batch norm in eight operations, for which oneDNN has no kernel; here it is `FusedBatchNormV3`.
+Keras 3 computes batch norm in eight operations, for which oneDNN has no kernels; here it is `FusedBatchNormV3`.
 """
 
 import functools
@@ -13,11 +13,11 @@ import tensorflow as tf
 # For batch norms. torchvision and Keras agree on these two for ResNet; the other networks' values differ too little to
 # change images per second.
 EPSILON, MOMENTUM = 1e-5, 0.9
-SEED = 1234  # of the weights
+SEED = 1234  # for the weights
 
 
 class WithWeights(Protocol):
-    """A network, as its layers know it."""
+    """The interface of a network that its layers use."""
 
     fused_batch_norm: bool
     fused_shortcuts: bool
@@ -34,7 +34,7 @@ class Pass:
     network : Network
         The network that owns the weights (`labkit.models.networks`).
     training : bool
-        Whether batch norms use the batch's own mean and variance, and move their averages.
+        Whether batch norms use the batch's mean and variance, and update their moving averages.
     data_format : {"NHWC", "NCHW"}
         The layout of the images.
     dtype : tf.DType
@@ -61,7 +61,7 @@ class Pass:
         return [1, 2] if self.data_format == "NHWC" else [2, 3]
 
     def conv(self, x, filters, kernel, stride=1, padding="SAME", bias=False):
-        """Return a convolution with a square kernel, or one of (height, width)."""
+        """Return a convolution; the kernel is square, or (height, width)."""
         height, width = kernel if isinstance(kernel, tuple) else (kernel, kernel)
         w = self._kernel((height, width, x.shape[self.channel_axis], filters))
         y = tf.nn.conv2d(x, w, self._strides(stride), padding, self.data_format)
@@ -69,7 +69,7 @@ class Pass:
         return self._add_bias(y) if bias else y
 
     def depthwise_conv(self, x, kernel, stride=1):
-        """Return a convolution of each channel by itself."""
+        """Return a separate convolution of each channel."""
         channels = x.shape[self.channel_axis]
         w = self._kernel((kernel, kernel, channels, 1))
         y = tf.nn.depthwise_conv2d(x, w, self._strides(stride, square=True), "SAME", self.data_format)
@@ -84,7 +84,7 @@ class Pass:
         return self._add_bias(y, "N...C")
 
     def sequence(self, x):
-        """Return images of one channel as sequences: their rows are the frames, (n, frames, numbers)."""
+        """Return single-channel images as sequences: their rows are the frames, (n, frames, numbers)."""
         return tf.squeeze(x, self.channel_axis)
 
     def dense_by_frame(self, x, units):
@@ -96,7 +96,7 @@ class Pass:
         return self._add_bias(y, "N...C")
 
     def bidirectional_lstm(self, x, units):
-        """Return an LSTM over the frames and one from the last to the first, side by side: (n, frames, 2 units).
+        """Return a forward and a backward LSTM over the frames, concatenated: (n, frames, 2 units).
 
         Neither depends on the other, so they can run concurrently.
         """
@@ -106,7 +106,7 @@ class Pass:
     def _lstm(self, x, units):
         """Return the outputs of an LSTM (Hochreiter and Schmidhuber 1997), frame by frame: (n, frames, units).
 
-        One matmul computes the frames' own part of all gates; each step from frame to frame needs another, small one.
+        One matmul computes the input part of all gates; each step from frame to frame needs another, small one.
         The loop is unrolled into the graph's operations.
         """
         gates = tf.unstack(self.dense_by_frame(x, 4 * units), axis=1)
@@ -114,9 +114,9 @@ class Pass:
         state = memory = tf.zeros((tf.shape(x)[0], units), self.dtype)
         outputs = []
         for gate in gates:
-            taken, kept, shown, new = tf.split(gate + tf.matmul(state, w), 4, axis=1)
-            memory = tf.sigmoid(kept) * memory + tf.sigmoid(taken) * tf.tanh(new)
-            state = tf.sigmoid(shown) * tf.tanh(memory)
+            written, remembered, output, candidate = tf.split(gate + tf.matmul(state, w), 4, axis=1)
+            memory = tf.sigmoid(remembered) * memory + tf.sigmoid(written) * tf.tanh(candidate)
+            state = tf.sigmoid(output) * tf.tanh(memory)
             outputs.append(state)
         self.flops.append(2 * units * 4 * units * len(outputs))
         return tf.stack(outputs, axis=1)
@@ -126,7 +126,7 @@ class Pass:
         return tf.reduce_mean(x, 1)
 
     def batch_norm(self, x):
-        """Return batch norm; in training, its moving averages move."""
+        """Return batch norm; in training, update its moving averages."""
         network, shape = self.network, (x.shape[self.channel_axis],)
         scale, offset = (
             network.variable(f"{self._layer}/{name}", functools.partial(make, shape))
@@ -149,7 +149,7 @@ class Pass:
             data_format=self.data_format,
             is_training=self.training,
         )
-        if self.training:  # the operation returns the moving averages, updated
+        if self.training:  # the operation returns the updated moving averages
             mean.assign(new_mean)
             variance.assign(new_variance)
         return y
@@ -178,7 +178,7 @@ class Pass:
         return tf.nn.relu(x)
 
     def relu6(self, x):
-        """Return x, cut off below 0 and above 6."""
+        """Return x, clipped to 0..6."""
         return tf.nn.relu6(x)
 
     def add_relu(self, x, shortcut):
@@ -204,7 +204,7 @@ class Pass:
         return tf.concat(parts, self.channel_axis)
 
     def flatten(self, x):
-        """Return each image's values in a row: (n, values)."""
+        """Return each image's values as a vector: (n, values)."""
         return tf.reshape(x, (-1, math.prod(x.shape[1:])))
 
     def _kernel(self, shape):

@@ -31,7 +31,7 @@ def l2_loss(weights: Sequence[tf.Variable], weight_decay: float) -> tf.Tensor:
 
 
 def is_kernel(weight: tf.Variable) -> bool:
-    """Whether it is a convolution's or a dense layer's kernel; biases and batch norms have one dimension.
+    """Return whether a weight is the kernel of a convolution or dense layer; biases and batch norms have one dimension.
 
     Only kernels are decayed, and scaled by LARS (Goyal et al. 2017, arXiv 1706.02677, section 5.3, and He et al. 2018,
     arXiv 1812.01187, section 3.1).

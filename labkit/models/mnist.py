@@ -6,8 +6,8 @@ import keras
 def mnist_cnn() -> keras.Model:
     """Return a CNN of two convolutions and two dense layers: (n, 28, 28, 1) in 0..1 → (n, 10) logits.
 
-    421,642 weights in 8 tensors. No dropout, so that the result does not depend on how the digits are
-    sharded over ranks: the same digits give the same weights on any number of ranks.
+    421,642 weights in 8 tensors. No dropout, so that the result does not depend on how the digits are sharded: the same
+    digits give the same weights on any number of ranks.
     """
     return keras.Sequential(
         [

@@ -1,4 +1,4 @@
-"""Networks of the registry: their weights, and their number of operations."""
+"""Networks built from the registry, with their weights and operation counts."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,7 @@ from labkit.models.registry import MODELS
 
 
 class Network:
-    """A network; its weights are created at once, with the same values in every process.
+    """A network; its weights are created immediately, with the same values in every process.
 
     Parameters
     ----------
@@ -29,11 +29,10 @@ class Network:
     weights, averages : list of tf.Variable
         The trained variables; the moving averages of batch norms.
     flops : int
-        Floating-point operations for one image forward, in convolutions and matrix products; a multiplication and an
-        addition are two.
+        Floating-point operations in convolutions and matmuls of the forward pass, for one image; a multiply-add counts
+        as two.
     flops_training : int
-        The same for a training step, with both gradients of each layer. The gradient with respect to the images is not
-        needed.
+        The same for a training step, with both gradients of each layer, except that with respect to the images.
     """
 
     def __init__(
@@ -48,20 +47,20 @@ class Network:
         self.fused_batch_norm, self.fused_shortcuts = fused_batch_norm, fused_shortcuts
         self.weights: list[tf.Variable] = []
         self.averages: list[tf.Variable] = []
-        self._made: dict[str, tf.Variable] = {}
+        self._variables: dict[str, tf.Variable] = {}
         counting = Pass(self, training=False, data_format="NHWC", dtype=tf.float32)
         self.model.layers(counting, tf.zeros((1, *self.model.shape)))
         self.flops = sum(counting.flops)
         self.flops_training = 3 * self.flops - counting.flops[0]
 
     def __call__(self, images: tf.Tensor, training: bool) -> tf.Tensor:
-        """Return the logits, (n, classes) float32, of images (n, height, width, channels), or of NCHW."""
+        """Return the logits, (n, classes) float32, of images in the network's layout."""
         one_pass = Pass(self, training, self.data_format, self.dtype)
         return tf.cast(self.model.layers(one_pass, tf.cast(images, self.dtype)), tf.float32)
 
     def variable(self, name: str, make: Callable[[], tf.Tensor], trained: bool = True) -> tf.Variable:
         """Return the variable of this name; the first pass creates it."""
-        if name not in self._made:
-            self._made[name] = tf.Variable(make(), trainable=trained, name=name)
-            (self.weights if trained else self.averages).append(self._made[name])
-        return self._made[name]
+        if name not in self._variables:
+            self._variables[name] = tf.Variable(make(), trainable=trained, name=name)
+            (self.weights if trained else self.averages).append(self._variables[name])
+        return self._variables[name]

@@ -1,4 +1,4 @@
-"""OpenVINO's core: one for a process, so that an interrupt reaches Python when networks have gone."""
+"""One OpenVINO core per process, so that interrupts still reach Python after networks are freed."""
 
 import functools
 from concurrent.futures import ThreadPoolExecutor
@@ -8,11 +8,11 @@ import openvino
 
 @functools.cache
 def openvino_core() -> openvino.Core:
-    """Return this process's OpenVINO core, whose plugin for CPUs was loaded by a thread that has ended.
+    """Return this process's OpenVINO core, whose CPU plugin was loaded by a thread that has ended.
 
-    `openvino.compile_model` would make a core for each network. A core's plugin gives the thread that loads it a stack
-    for signal handlers, and frees it at its own end, whether that thread still has it or not: then the next interrupt
-    ends the process by a segmentation fault (docs/upstream.md).
+    `openvino.compile_model` would create a core for each network. A core's plugin gives the thread that loads it a
+    signal-handler stack, and frees it when unloaded, whether that thread still uses it or not: the next interrupt then
+    ends the process with a segmentation fault (docs/upstream.md).
     """
     core = openvino.Core()
     with ThreadPoolExecutor(1) as thread:

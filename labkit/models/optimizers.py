@@ -1,4 +1,4 @@
-"""Optimizers, built from TensorFlow's own operations, each of which makes one pass over a variable."""
+"""Optimizers built from TensorFlow's own operations, each of which makes one pass over a variable."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -14,7 +14,7 @@ class Optimizer(Protocol):
     """The rule that updates weights with their gradients."""
 
     def apply(self, gradients: Sequence[tf.Tensor], rate: tf.Tensor | float) -> None:
-        """Change the weights by one step at this learning rate."""
+        """Update the weights by one step at this learning rate."""
 
 
 class GradientDescent:
@@ -24,7 +24,7 @@ class GradientDescent:
         self.weights = weights
 
     def apply(self, gradients: Sequence[tf.Tensor], rate: tf.Tensor | float) -> None:
-        """Change the weights by one step."""
+        """Update the weights by one step."""
         for w, g in zip(self.weights, gradients, strict=True):
             tf.raw_ops.ResourceApplyGradientDescent(var=w.handle, alpha=rate, delta=g)
 
@@ -56,7 +56,7 @@ class Momentum:
         self.velocities = _slots(weights, "velocity")
 
     def apply(self, gradients: Sequence[tf.Tensor], rate: tf.Tensor | float) -> None:
-        """Change the weights, and their velocities, by one step."""
+        """Update the weights and their velocities by one step."""
         for w, v, g in zip(self.weights, self.velocities, gradients, strict=True):
             if is_kernel(w) and (self.weight_decay or self.lars):
                 scale = trust_ratio(w, g, self.weight_decay) if self.lars else 1.0
@@ -72,7 +72,7 @@ class RMSProp:
         self.squares, self.velocities = _slots(weights, "square", 1.0), _slots(weights, "velocity")
 
     def apply(self, gradients: Sequence[tf.Tensor], rate: tf.Tensor | float) -> None:
-        """Change the weights, their mean squares and velocities, by one step."""
+        """Update the weights, their mean squares and velocities by one step."""
         for w, s, v, g in zip(self.weights, self.squares, self.velocities, gradients, strict=True):
             tf.raw_ops.ResourceApplyRMSProp(
                 var=w.handle, ms=s.handle, mom=v.handle, lr=rate, rho=0.9, momentum=0.9, epsilon=1.0, grad=g
@@ -91,7 +91,7 @@ class Adam:
         self.powers = [tf.Variable(beta, trainable=False) for beta in self.BETAS]
 
     def apply(self, gradients: Sequence[tf.Tensor], rate: tf.Tensor | float) -> None:
-        """Change the weights, their means and mean squares, by one step."""
+        """Update the weights, their means and mean squares by one step."""
         for w, m, s, g in zip(self.weights, self.means, self.squares, gradients, strict=True):
             tf.raw_ops.ResourceApplyAdam(
                 var=w.handle,
@@ -110,12 +110,12 @@ class Adam:
 
 
 def trust_ratio(weight: tf.Tensor, gradient: tf.Tensor, weight_decay: float) -> tf.Tensor:
-    """Return LARS' factor for a layer: 0.001·‖w‖ / (‖g‖ + d·‖w‖); 1 where either norm is 0."""
-    size, slope = tf.norm(weight), tf.norm(gradient)
-    ratio = LARS_COEFFICIENT * size / (slope + weight_decay * size)
-    return tf.where((size > 0) & (slope > 0), ratio, 1.0)
+    """Return the LARS factor for a layer: 0.001·‖w‖ / (‖g‖ + d·‖w‖); 1 if either norm is 0."""
+    weight_norm, gradient_norm = tf.norm(weight), tf.norm(gradient)
+    ratio = LARS_COEFFICIENT * weight_norm / (gradient_norm + weight_decay * weight_norm)
+    return tf.where((weight_norm > 0) & (gradient_norm > 0), ratio, 1.0)
 
 
 def _slots(weights: Sequence[tf.Variable], name: str, fill: float = 0.0) -> list[tf.Variable]:
-    """Return a further variable for each weight."""
+    """Return an additional variable for each weight."""
     return [tf.Variable(tf.fill(w.shape, fill), trainable=False, name=f"{name}/{w.name}") for w in weights]

@@ -10,17 +10,17 @@ class PublishedModel:
     Attributes
     ----------
     layers, width, heads, kv_heads, head_size : int
-        The blocks; the numbers per token between them; the heads that ask, those that are cached, the numbers of each.
+        The number of blocks; the numbers per token between them; the query heads, the KV heads, the numbers per head.
     inner : int
         The width inside SwiGLU, of each expert in a mixture.
     symbols : int
-        The tokens of its vocabulary.
+        The vocabulary size.
     tied : bool
-        Whether one matrix embeds tokens and returns logits.
+        Whether one matrix both embeds tokens and returns logits.
     experts, used : int
-        The experts of a block, and those that a token passes through; 1 and 1 in a dense model.
+        The experts of a block, and the number that a token passes through; 1 and 1 in a dense model.
     window, every : int
-        With sliding windows, only one block in `every` looks back on the whole context, the others on `window` tokens.
+        With sliding windows, only one block in `every` attends to the whole context, the others to `window` tokens.
     """
 
     layers: int
@@ -38,12 +38,12 @@ class PublishedModel:
 
     @property
     def logit_weights(self) -> int:
-        """The weights of the matmul that returns logits; as many embed the tokens."""
+        """The weights of the matmul that returns logits; the embedding has the same number."""
         return self.width * self.symbols
 
     @property
     def weights(self) -> int:
-        """All weights: what has to fit into memory."""
+        """All weights, which have to fit into memory."""
         return self._per_block(self.experts) * self.layers + self.logit_weights * (1 if self.tied else 2)
 
     @property
@@ -52,7 +52,7 @@ class PublishedModel:
         return self._per_block(self.used) * self.layers + self.logit_weights
 
     def cached(self, context: int) -> float:
-        """Return the tokens of a context that a block looks back on, on average over the blocks."""
+        """Return the number of context tokens that a block attends to, averaged over the blocks."""
         whole = self.layers // self.every
         return (whole * context + (self.layers - whole) * min(context, self.window)) / self.layers
 

@@ -1,6 +1,6 @@
-"""The registry of the networks: their names, their inputs, and their number of classes.
+"""Registry of networks: their names, inputs, and numbers of classes.
 
-It imports no TensorFlow: programs read their choices of `--model` from it before they import anything slow.
+It doesn't import TensorFlow: programs read their choices of `--model` from it before they import anything slow.
 """
 
 from typing import Literal, NamedTuple
@@ -12,7 +12,7 @@ Dataset = Literal["imagenet", "synthetic", "mnist", "sequences"]
 
 
 class Model(NamedTuple):
-    """A network that can be built by its name.
+    """A network that can be built by name.
 
     Attributes
     ----------
@@ -23,7 +23,7 @@ class Model(NamedTuple):
     classes : int
         The number of classes.
     dataset : {"imagenet", "synthetic", "mnist", "sequences"}
-        The kind of its inputs. The synthetic images are those of `lab data tfrecords`; sequences have no files.
+        The dataset of its inputs. Synthetic images are those of `lab data tfrecords`; sequences have no files.
     recipe : bool
         Whether the recipe of `labkit.train` fits it.
     """
@@ -36,7 +36,7 @@ class Model(NamedTuple):
 
     @property
     def example(self) -> str:
-        """One input, in words."""
+        """A description of one input."""
         first, second, channels = self.shape
         if self.dataset == "sequences":
             return f"a sequence of {first} frames of {second} numbers"
@@ -44,7 +44,7 @@ class Model(NamedTuple):
 
 
 IMAGENET_CLASSES = 1001  # ImageNet's TFRecords number them from 1 to 1,000
-SYNTHETIC_CLASSES = 11  # those of `lab data tfrecords`, numbered from 1 too
+SYNTHETIC_CLASSES = 11  # those of `lab data tfrecords`, also numbered from 1
 SEQUENCE_CLASSES = 10
 
 

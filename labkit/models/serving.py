@@ -1,4 +1,4 @@
-"""A language model's server, simulated pass by pass: the time to the first token and per token, as requests arrive."""
+"""Simulation of a language-model server, pass by pass: time to first token and time per output token."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -9,7 +9,7 @@ import numpy as np
 
 
 class Request(NamedTuple):
-    """A request: when it arrives, in s, the tokens of its prompt and those of its answer."""
+    """A request: its arrival in s, and the tokens of its prompt and answer."""
 
     arrival: float
     prompt: int
@@ -27,7 +27,7 @@ class Answer:
     unread : int
         The tokens of the prompt that no pass has read yet.
     times : list of float
-        When each token of the answer was written, in s.
+        The time at which each token of the answer was written, in s.
     """
 
     request: Request
@@ -67,7 +67,7 @@ def serve(
     """Return the answers of a server with continuous batching, in the order of arrival.
 
     Requests get a slot first come, first served, and leave it after their last token. Every pass writes a token for
-    each request whose prompt was read.
+    each request whose prompt has been read.
 
     Parameters
     ----------
@@ -76,10 +76,10 @@ def serve(
     pass_seconds : callable
         Takes the tokens that a pass computes and the cached tokens that it reads, and returns its seconds.
     slots : int
-        The most requests that share a pass.
+        The maximum number of requests that share a pass.
     chunk : int
-        The most tokens in a pass that reads a prompt: longer prompts are read in several passes, which also write
-        (chunked prefill). With 0, a prompt is read at once, in a pass of its own, while the others wait.
+        The maximum number of tokens in a pass that reads a prompt: longer prompts are read in several passes, which
+        also write (chunked prefill). With 0, a prompt is read at once, in its own pass, while the others wait.
     """
     waiting = deque(Answer(request, request.prompt) for request in sorted(requests))
     answers, running, now = list(waiting), list[Answer](), 0.0

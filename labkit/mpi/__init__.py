@@ -1,4 +1,4 @@
-"""MPI ranks: started by `mpirun` on cores of their own, read line by line, ended together; what they send, counted."""
+"""MPI ranks: start them with `mpirun` on separate cores, read their output, end them together, count their messages."""
 
 from typing import TYPE_CHECKING
 

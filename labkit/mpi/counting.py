@@ -7,10 +7,10 @@ import numpy as np
 from mpi4py import MPI
 
 SENDING = ("send", "bsend", "rsend", "ssend", "isend", "ibsend", "irsend", "issend")
-# A persistent request counts where it is made, as if started once: what it sends is known there.
+# A persistent request counts once, when it is created: its buffer is known then.
 PERSISTENT = ("Send_init", "Bsend_init", "Rsend_init", "Ssend_init")
 EXCHANGING = ("sendrecv", "isendrecv", "sendrecv_replace", "isendrecv_replace")
-# The least that a rank of n sends, in multiples of its send buffer, whatever the algorithm (Chan et al. 2007,
+# The minimum that one of n ranks sends, in multiples of its send buffer, for any algorithm (Chan et al. 2007,
 # https://doi.org/10.1002/cpe.1206).
 COLLECTIVES: dict[str, Callable[[int], float]] = {
     "allgather": lambda n: n - 1,
@@ -21,8 +21,8 @@ COLLECTIVES: dict[str, Callable[[int], float]] = {
     "reduce_scatter_block": lambda n: (n - 1) / n,
     "scan": lambda n: (n - 1) / n,
 }
-# The same of operations with a root: the root's least, each other rank's, and the place of `root` among the arguments
-# of the form for arrays. All bytes of a broadcast count as its root's, whoever passes them on to n - 1 ranks.
+# The same for operations with a root: the minimum of the root and of each other rank, and the position of `root` among
+# the arguments of the array form. All bytes of a broadcast count as the root's, even if other ranks forward them.
 ROOTED: dict[str, tuple[Callable[[int], float], Callable[[int], float], int]] = {
     "bcast": (lambda n: n - 1, lambda n: 0, 1),
     "gather": (lambda n: 0, lambda n: 1, 2),
@@ -32,23 +32,23 @@ ROOTED: dict[str, tuple[Callable[[int], float], Callable[[int], float], int]] = 
 
 
 class CountingComm(MPI.Intracomm):
-    """A communicator that counts what this rank sends, and otherwise behaves as the one it is made from.
+    """A communicator that counts what this rank sends, and otherwise behaves like the one it is made from.
 
-    Communicators made from it, such as a ring by `Create_cart`, count too.
+    Communicators made from it, such as a ring with `Create_cart`, count too.
 
     Attributes
     ----------
     messages : list of (destination, bytes)
-        The messages from rank to rank, without those to itself.
+        The messages to other ranks.
     collectives : list of (name, bytes)
-        The collective operations; bytes are the least that a rank must send.
+        The collective operations; bytes are the minimum that a rank must send.
     """
 
     messages: ClassVar[list[tuple[int, int]]] = []
     collectives: ClassVar[list[tuple[str, float]]] = []
 
     def __new__(cls, comm: MPI.Comm | None = None) -> "CountingComm":
-        """Make it of a communicator; mpi4py itself makes an empty one, as for `Dup`."""
+        """Create it from a communicator; mpi4py itself creates empty ones, as for `Dup`."""
         return super().__new__(cls, comm)
 
     @classmethod
@@ -59,48 +59,48 @@ class CountingComm(MPI.Intracomm):
 
     @classmethod
     def bytes_sent(cls) -> float:
-        """Return all bytes since the last reset."""
+        """Return the number of bytes sent since the last reset."""
         return sum(size for _, size in [*cls.messages, *cls.collectives])
 
 
 class CountingCartcomm(MPI.Cartcomm):
-    """A communicator that counts, made by `CountingComm.Create_cart`."""
+    """A Cartesian communicator that counts, from `CountingComm.Create_cart`."""
 
     messages, collectives = CountingComm.messages, CountingComm.collectives
 
     def __new__(cls, comm: MPI.Comm | None = None) -> "CountingCartcomm":
-        """Make it of a communicator, as `CountingComm`."""
+        """Create it from a communicator, like `CountingComm`."""
         return super().__new__(cls, comm)
 
 
 def _counting_messages(name: str) -> Callable[..., Any]:
     method = getattr(MPI.Intracomm, name)
 
-    def counted(self: CountingComm, *args: Any, **kwargs: Any) -> Any:
-        done = method(self, *args, **kwargs)
+    def counting(self: CountingComm, *args: Any, **kwargs: Any) -> Any:
+        result = method(self, *args, **kwargs)
         arguments = dict(zip(("buffer", "dest"), args, strict=False)) | kwargs
         buffer = next(arguments[key] for key in ("buffer", "buf", "sendbuf", "obj", "sendobj") if key in arguments)
         if arguments["dest"] not in (self.rank, MPI.PROC_NULL):
             self.messages.append((int(arguments["dest"]), _size(buffer, pickled=name.islower())))
-        return done
+        return result
 
-    return counted
+    return counting
 
 
 def _counting_collective(name: str, kind: str) -> Callable[..., Any]:
     method = getattr(MPI.Intracomm, name)
 
-    def times(self: CountingComm, args: tuple[Any, ...], kwargs: dict[str, Any]) -> float:
-        """Return the least that this rank sends, in multiples of its send buffer."""
+    def factor(self: CountingComm, args: tuple[Any, ...], kwargs: dict[str, Any]) -> float:
+        """Return the minimum that this rank sends, in multiples of its send buffer."""
         if kind in COLLECTIVES:
             return COLLECTIVES[kind](self.size)
-        of_root, of_others, place = ROOTED[kind]
-        place -= name.islower() and kind != "bcast"  # without a buffer to receive into
-        root = args[place] if len(args) > place else kwargs.get("root", 0)
+        of_root, of_others, position = ROOTED[kind]
+        position -= name.islower() and kind != "bcast"  # without a receive buffer
+        root = args[position] if len(args) > position else kwargs.get("root", 0)
         return (of_root if self.rank == root else of_others)(self.size)
 
-    def counted(self: CountingComm, *args: Any, **kwargs: Any) -> Any:
-        done = method(self, *args, **kwargs)
+    def counting(self: CountingComm, *args: Any, **kwargs: Any) -> Any:
+        result = method(self, *args, **kwargs)
         arguments = dict(zip(("sent", "recvbuf"), args, strict=False)) | kwargs
         buffer = next(
             arguments[key] for key in ("sent", "buf", "sendbuf", "obj", "sendobj", "sendobjs") if key in arguments
@@ -109,24 +109,24 @@ def _counting_collective(name: str, kind: str) -> Callable[..., Any]:
         size: float = _size(arguments["recvbuf"] if in_place else buffer, pickled=name.islower())
         if in_place and kind == "allgather":
             size /= self.size
-        self.collectives.append((name, times(self, args, kwargs) * size))
-        return done
+        self.collectives.append((name, factor(self, args, kwargs) * size))
+        return result
 
-    return counted
+    return counting
 
 
-def _counting_too(name: str, kind: type[MPI.Intracomm]) -> Callable[..., Any]:
+def _counting_factory(name: str, class_: type[MPI.Intracomm]) -> Callable[..., Any]:
     method = getattr(MPI.Intracomm, name)
 
-    def made(self: CountingComm, *args: Any, **kwargs: Any) -> MPI.Comm:
-        new = method(self, *args, **kwargs)
-        return new if new == MPI.COMM_NULL else kind(new)
+    def create(self: CountingComm, *args: Any, **kwargs: Any) -> MPI.Comm:
+        comm = method(self, *args, **kwargs)
+        return comm if comm == MPI.COMM_NULL else class_(comm)
 
-    return made
+    return create
 
 
 def _size(buffer: Any, pickled: bool) -> int:
-    """Return the bytes of a message as mpi4py takes it: an object, an array, or [array, count or counts, …, type]."""
+    """Return the size in bytes of a message for mpi4py: an object, an array, or [array, count or counts, …, type]."""
     if pickled:
         return len(MPI.pickle.dumps(buffer))
     if isinstance(buffer, list | tuple):
@@ -136,9 +136,9 @@ def _size(buffer: Any, pickled: bool) -> int:
             count = count[0]
         if count is None:
             return memoryview(data).nbytes
-        kind = MPI.Datatype.fromcode(rest[-1]) if isinstance(rest[-1], str) else rest[-1]
-        each = kind.Get_size() if isinstance(kind, MPI.Datatype) else memoryview(data).itemsize
-        return int(np.sum(count)) * each
+        datatype = MPI.Datatype.fromcode(rest[-1]) if isinstance(rest[-1], str) else rest[-1]
+        item_size = datatype.Get_size() if isinstance(datatype, MPI.Datatype) else memoryview(data).itemsize
+        return int(np.sum(count)) * item_size
     return 0 if buffer is None else memoryview(buffer).nbytes
 
 
@@ -153,5 +153,5 @@ for _class in (CountingComm, CountingCartcomm):
             if hasattr(MPI.Intracomm, _form):
                 setattr(_class, _form, _counting_collective(_form, _kind))
     for _name in ("Create", "Create_group", "Split", "Split_type"):
-        setattr(_class, _name, _counting_too(_name, CountingComm))
-    setattr(_class, "Create_cart", _counting_too("Create_cart", CountingCartcomm))  # noqa: B010
+        setattr(_class, _name, _counting_factory(_name, CountingComm))
+    setattr(_class, "Create_cart", _counting_factory("Create_cart", CountingCartcomm))  # noqa: B010

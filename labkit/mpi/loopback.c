@@ -1,9 +1,9 @@
-/* Keeps the promise that a run on one machine listens on loopback only: preloaded (LD_PRELOAD, ld.so(8)) into mpirun and
- * into PyTorch's ranks, it binds to loopback what would listen on all of a machine's addresses.
+/* Makes a run on one machine listen on loopback only: preloaded (LD_PRELOAD, ld.so(8)) into mpirun and PyTorch ranks, it
+ * binds sockets to loopback that would listen on all of a machine's addresses.
  *
- * Hydra listens there for its proxies on other nodes, also when there are none, and has no option for fewer addresses
- * (MPICH 5.0.2; docs/upstream/mpich.md, https://github.com/pmodels/mpich/issues/6010). PyTorch's TCPStore does so
- * whatever MASTER_ADDR says (PyTorch 2.13; https://github.com/pytorch/pytorch/issues/173909).
+ * Hydra listens on all addresses for its proxies on other nodes, even if there are none, and has no option to restrict
+ * them (MPICH 5.0.2; docs/upstream/mpich.md, https://github.com/pmodels/mpich/issues/6010). So does PyTorch's TCPStore,
+ * whatever MASTER_ADDR is (PyTorch 2.13; https://github.com/pytorch/pytorch/issues/173909).
  */
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -13,7 +13,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* What this program starts, such as srun, binds as it likes: remove this library from those to be preloaded. */
+/* Child processes, such as srun, bind as they like: remove this library from LD_PRELOAD. */
 __attribute__((constructor)) static void stay_in_this_process(void) {
     const char *all = getenv("LD_PRELOAD"), *rest = all ? strpbrk(all, ": ") : NULL;
     if (rest)
@@ -32,7 +32,7 @@ int bind(int fd, const struct sockaddr *address, socklen_t length) {
         address = (const struct sockaddr *)&v4;
     } else if (address->sa_family == AF_INET6 && length == sizeof v6) {
         memcpy(&v6, address, length);
-        if (IN6_IS_ADDR_UNSPECIFIED(&v6.sin6_addr)) /* serves IPv4 too: loopback's address there, as IPv6 writes it */
+        if (IN6_IS_ADDR_UNSPECIFIED(&v6.sin6_addr)) /* serves IPv4 too: the IPv4 loopback address, in IPv6 notation */
             inet_pton(AF_INET6, "::ffff:127.0.0.1", &v6.sin6_addr);
         address = (const struct sockaddr *)&v6;
     }

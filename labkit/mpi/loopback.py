@@ -1,4 +1,4 @@
-"""The library, compiled from `loopback.c`, that keeps the promise that a run on one machine listens on loopback only.
+"""The library, compiled from `loopback.c`, that makes a run on one machine listen on loopback only.
 
 `python -m labkit.mpi.loopback` prints its path, for `mpirun.sh`.
 """
@@ -10,14 +10,14 @@ from labkit.system import preload
 
 SOURCE = Path(__file__).with_name("loopback.c")
 OPEN_PORT_WARNING = (
-    "Warning: mpirun's port is open to other machines, as no C++ compiler was found that makes labkit/mpi/loopback.c: "
-    "install g++, or name one in CXX."
+    "Warning: mpirun's port is open to other machines, as no C++ compiler could build labkit/mpi/loopback.c: "
+    "install g++, or set CXX to a compiler."
 )
 
 
-def library(spare: Path | None = None) -> Path | None:
-    """Return the compiled library, in a spare folder should there be no other; None where it can't be made."""
-    return preload.library(SOURCE, spare)
+def library(fallback: Path | None = None) -> Path | None:
+    """Return the compiled library, in the `fallback` folder if there is no other; None if it can't be built."""
+    return preload.library(SOURCE, fallback)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""One mpirun: start it, read its ranks line by line, and end it with all that it started."""
+"""Run one mpirun: start it, read its ranks line by line, and end it with all its descendants."""
 
 import contextlib
 import math
@@ -22,19 +22,19 @@ from labkit.system.errors import LabError
 from labkit.testbed.testbed import VARIABLES
 
 BIN = Path(sysconfig.get_path("scripts"))
-EXIT_GRACE_S = 1.0  # the time that mpirun has to end by itself once it has nothing more to pass on
-REPORT_TIMEOUT_S = 5.0  # the wait for a rank's last report, behind all that others print
+EXIT_GRACE_S = 1.0  # the time for mpirun to end on its own once its output has stopped
+REPORT_TIMEOUT_S = 5.0  # the wait for a rank's last report, queued after other ranks' output
 
-# Prefixes of variables that an mpirun around this process has set for it, or a testbed that this process is on.
+# Prefixes of variables set by an mpirun that started this process, or by a testbed that it runs on.
 _OUTER_RUN = ("PMI_", "PMIX_", "HYDI_", "MPI_LOCAL", *VARIABLES)
 _ABORT = re.compile(r"Abort\((\d+)\) .*application called MPI_Abort")  # MPICH's line before it ends the job
-# Lines of MPICH's libraries on a rank, such as "[1700000000.123456] [host:7:0]  sys.c:9  UCX  WARN  …" (UCX 1.20,
+# Lines of MPICH libraries on a rank, such as "[1700000000.123456] [host:7:0]  sys.c:9  UCX  WARN  …" (UCX 1.20,
 # ucs/debug/log.c).
 _MPI = re.compile(
     rb"\[\d+\.\d+\] \[[^\[\]]+:\d+ *:\d+\] +\S+:\d+ +UCX +[A-Z]+ "
     rb"|(?:\[hwloc/|libfabric:\d+:|WARNING: No MPI_THREAD_MULTIPLE|Warning: MPIR_CVAR_)"
 )
-_NOTICES = re.compile(  # the lines that TensorFlow 2.21 prints at every start, in each rank
+_NOTICES = re.compile(  # lines that TensorFlow 2.21 prints at every start, on each rank
     "WARNING: All log messages before absl::InitializeLog|I0000 .*(oneDNN custom operations are on|cpu_feature_guard)"
     "|To enable the following instructions:"
 )
@@ -42,36 +42,36 @@ SRUN = re.compile("srun: ")  # a message of Slurm's launcher
 _BAD_TERMINATION = "=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES"
 _ROUTINE = re.compile(
     "$|=|YOUR APPLICATION|This typically|Please see the FAQ"
-    "|srun: cluster configuration lacks support for cpu binding"  # although it is told not to bind
+    "|srun: cluster configuration lacks support for cpu binding"  # although binding is off
 )
 
 
 @dataclass
 class Rank:
-    """The state of one rank, as far as it is known; times are in seconds since the start.
+    """The state of one rank, as far as known; times are in seconds since the start.
 
     Attributes
     ----------
     number : int
-        Its rank.
+        Its rank number.
     lines : list of str
-        The lines that it printed on stdout and stderr.
+        The lines on its stdout and stderr.
     mpi_lines : list of str
-        The lines of MPI's libraries there, for those who run the machine.
+        The lines of MPI libraries, for administrators.
     last_output_at : float
         The time when it last printed.
     started, local : bool
-        Whether its Python has started, and on this node.
+        Whether its Python has started, and whether on this node.
     finished_at : float or None
-        The time when its script had finished.
+        The time when its script finished.
     exit_code : int or None
-        Its exit status as it reports itself, or minus the number of the signal that killed it.
+        Its exit status as reported by itself, or minus the number of the signal that killed it.
     ended_at : float or None
-        The time when it ended, as far as it is known.
+        The time when it ended, if known.
     aborted : bool
         Whether it called MPI_Abort.
     gone_at : float or None
-        The time when its process was seen to end.
+        The time when its process was observed to end.
     """
 
     number: int
@@ -89,7 +89,7 @@ class Rank:
 
 @dataclass
 class _Stream:
-    """An output of a rank, or of mpirun itself."""
+    """An output stream of a rank, or of mpirun itself."""
 
     rank: Rank | None
     splitter: processes.LineSplitter = field(default_factory=processes.LineSplitter)
@@ -103,7 +103,7 @@ class MpiRun:
     n : int
         Number of ranks.
     folder : Path
-        A folder for the named pipes that the ranks' outputs come through.
+        A folder for the named pipes with the ranks' outputs.
     show : bool
         Whether to print their lines.
     """
@@ -113,7 +113,7 @@ class MpiRun:
         self._output: list[str] = []  # the lines of mpirun itself
         self._folder, self._show = folder, show
         self._token = uuid.uuid4().hex
-        self._sessions: set[int] = set()  # the ranks' sessions: Hydra gives each its own, numbered as its process
+        self._sessions: set[int] = set()  # the ranks' sessions: Hydra gives each its own, with its process id
         self._mpirun: subprocess.Popen[bytes] | None = None
         self._selector = selectors.DefaultSelector()
         self._streams: list[_Stream] = []
@@ -126,21 +126,21 @@ class MpiRun:
         return time.monotonic() - self._began
 
     def start(self, argv: Sequence[str], variables: Mapping[str, str], cwd: Path, library: Path | None = None) -> None:
-        """Start mpirun, with a library preloaded into it, and have it end should this process end.
+        """Start mpirun, with a library preloaded into it, so that it ends if this process ends.
 
-        Hydra would mix what the ranks print, lines cut in pieces, were it not told to write each rank's stdout and
-        stderr to files of their own: named pipes here (docs/upstream.md).
+        By default, Hydra interleaves pieces of the ranks' lines. Here it writes each rank's stdout and stderr to
+        separate files: named pipes (docs/upstream.md).
         """
         for rank in self.ranks:
             for name in ("out", "err"):
                 fifo = self._folder / f"{rank.number}.{name}"
                 os.mkfifo(fifo)
-                # Open for writing too, the pipe does not come to its end before mpirun opens it.
+                # Also open for writing, so that the pipe has no end of file before mpirun opens it.
                 self._register(os.open(fifo, os.O_RDWR), rank)
         read, write = os.pipe()
         self._register(read, None)
-        # Nothing here changes how the ranks run, only where their output goes. Hydra splits this file at blanks and
-        # has little room for the name of another, so the folder goes by a descriptor that mpirun inherits:
+        # These options only redirect the ranks' output. Hydra splits this file at spaces and limits the length of names
+        # in it, so the folder is named by a descriptor that mpirun inherits:
         # https://github.com/pmodels/mpich/issues/1160
         folder = os.open(self._folder, os.O_RDONLY)
         options = [f"-{name}file-pattern /dev/fd/{folder}/%r.{name}" for name in ("out", "err")]
@@ -152,7 +152,7 @@ class MpiRun:
             rank_runner.RUN_VARIABLE: self._token,
         }
         if library:
-            (self._folder / "preload").symlink_to(library)  # LD_PRELOAD is split at blanks, too
+            (self._folder / "preload").symlink_to(library)  # LD_PRELOAD is also split at spaces
             plumbing |= preload.variables(f"/dev/fd/{folder}/preload", environ)
         try:
             self._mpirun = processes.start(
@@ -165,7 +165,7 @@ class MpiRun:
             os.close(write)
 
     def wait(self, timeout: float) -> bool:
-        """Read until the run is over or has failed; return False when the time is up before."""
+        """Read until the run is over or has failed; return False after a timeout."""
         while self._is_running():
             if self._is_overdue():
                 return True
@@ -178,7 +178,7 @@ class MpiRun:
         return self._mpirun is not None and self._mpirun.poll() is None
 
     def _is_overdue(self) -> bool:
-        """Whether mpirun should have ended: srun started no rank, or some time after a rank failed, or all are gone."""
+        """Return whether mpirun should have ended: srun started no rank, a rank failed a while ago, or all are gone."""
         if any(map(SRUN.match, self._output)) and not any(rank.started for rank in self.ranks):
             return self._launcher_has_ended()
         now = self.elapsed()
@@ -187,12 +187,12 @@ class MpiRun:
             for rank in self.ranks
             if rank.ended_at and rank.exit_code != 0
         )
-        # A rank that ended before it could be watched, or on another node, is gone some time after it has said so.
+        # A rank that ended before it could be watched, or on another node, is gone some time after its report.
         gone = all(rank.gone_at or (rank.ended_at and now > rank.ended_at + REPORT_TIMEOUT_S) for rank in self.ranks)
         return now > min(failed, default=math.inf) or (gone and now > self._last_event_at + EXIT_GRACE_S)
 
     def _launcher_has_ended(self) -> bool:
-        """Whether mpirun's srun is gone, which Hydra does not notice: it waits for its ranks."""
+        """Return whether mpirun's srun is gone, which Hydra does not notice: it keeps waiting for ranks."""
         assert self._mpirun is not None
         with contextlib.suppress(psutil.NoSuchProcess):
             children = psutil.Process(self._mpirun.pid).children()
@@ -202,7 +202,7 @@ class MpiRun:
     # Ending
 
     def end(self) -> None:
-        """End whatever is left of the run and read the rest of its output, however often that is interrupted."""
+        """End the rest of the run and read the rest of its output, despite interrupts."""
         try:
             processes.despite_interrupts(self._end)
         finally:
@@ -211,7 +211,7 @@ class MpiRun:
             self._selector.close()
 
     def _end(self) -> None:
-        """Kill the ranks first, so that mpirun can report them and tidy up; then mpirun, and what ranks left behind.
+        """Kill the ranks first, so that mpirun can report them and clean up; then mpirun and leftover processes.
 
         On the other nodes of a Slurm job, Hydra's proxies kill their ranks when they lose mpirun.
         """
@@ -229,13 +229,13 @@ class MpiRun:
         self._print_lines()
 
     def _kill(self, ranks_only: bool = False) -> bool:
-        """Kill the processes of this run that still live; return whether there were any."""
+        """Kill the remaining processes of this run; return whether there were any."""
 
-        def is_wanted(process: psutil.Process) -> bool:
+        def matches(process: psutil.Process) -> bool:
             ours = processes.belongs(process, self._sessions, rank_runner.RUN_VARIABLE, self._token)
             return ours and (not ranks_only or "PMI_RANK" in processes.environ_of(process))
 
-        return processes.kill(processes.find(is_wanted))
+        return processes.kill(processes.find(matches))
 
     # Reading
 
@@ -245,9 +245,9 @@ class MpiRun:
         self._selector.register(descriptor, selectors.EVENT_READ, partial(self._read, self._streams[-1]))
 
     def _poll(self, seconds: float) -> bool:
-        """Handle the first events within so many seconds; return whether there were any.
+        """Handle the first events within `seconds`; return whether there were any.
 
-        epoll gives events in the order in which they happened: of ranks that end at nearly the same time, the first.
+        epoll returns events in the order in which they happened, even for ranks that end at nearly the same time.
         """
         events = self._selector.select(seconds)
         for key, _ in events:
@@ -257,10 +257,10 @@ class MpiRun:
             self._last_event_at = self.elapsed()
         return bool(events)
 
-    def _poll_while(self, continues: Callable[[], bool]) -> None:
-        """Read as long as it continues, until nothing has come for a while."""
+    def _poll_while(self, condition: Callable[[], bool]) -> None:
+        """Read while the condition holds, until nothing has arrived for a while."""
         began = self.elapsed()
-        while continues() and self.elapsed() < max(began, self._last_event_at) + EXIT_GRACE_S:
+        while condition() and self.elapsed() < max(began, self._last_event_at) + EXIT_GRACE_S:
             self._poll(0.05)
 
     def _print_lines(self) -> None:
@@ -278,7 +278,7 @@ class MpiRun:
             self._handle_line(stream, line)
 
     def _handle_line(self, stream: _Stream, line: bytes) -> None:
-        """Handle a line of a rank's script, of MPI's libraries, of the rank's runner, or of mpirun."""
+        """Handle a line of a rank's script, MPI libraries, the rank runner, or mpirun."""
         rank = stream.rank
         if rank and _MPI.match(line):
             rank.mpi_lines.append(line.decode(errors="replace").rstrip())
@@ -298,14 +298,14 @@ class MpiRun:
             self._handle_report(rank, *report.decode().split())
 
     def _handle_report(self, rank: Rank, event: str, *values: str) -> None:
-        """Handle a report of a rank's runner."""
+        """Handle a report of a rank runner."""
         if event == "start":
             rank.started = True
             self._watch_process(rank, int(values[0]))
         elif event == "done":
             rank.finished_at = self.elapsed()
         else:
-            # The report may come after other ranks have ended because of it. On this node, all have the same clock.
+            # The report may arrive after other ranks have ended because of it. On this node, the clock is shared.
             at = float(values[1]) - self._began if rank.local else self.elapsed()
             self._record_exit(rank, int(values[0]), at)
 
@@ -314,7 +314,7 @@ class MpiRun:
             rank.exit_code, rank.ended_at = code, at
 
     def _watch_process(self, rank: Rank, pid: int) -> None:
-        """Notice when the rank's process has ended, even if it cannot report that: mostly, when it is killed.
+        """Notice when the rank's process ends, even if it cannot report that: usually, when it is killed.
 
         This is not possible on the other nodes of a Slurm job, nor before Linux 5.3.
         """
@@ -336,11 +336,11 @@ class MpiRun:
     # mpirun's own output
 
     def remarks(self) -> tuple[str, ...]:
-        """Return mpirun's own lines, without those that it prints at every failure."""
+        """Return mpirun's own lines, without those that it prints after every failure."""
         return tuple(line for line in self._output if not _ROUTINE.match(line))
 
     def abort_status(self) -> int | None:
-        """Return the exit status that a rank ended the job with by MPI_Abort, if so."""
+        """Return the exit status of a rank's MPI_Abort, if that ended the run."""
         status = self._mpirun.returncode if self._mpirun else 0
-        own = [line for line in self.remarks() if not _MPI.match(line.encode())]
-        return status if status > 0 and _BAD_TERMINATION not in self._output and not own else None
+        messages = [line for line in self.remarks() if not _MPI.match(line.encode())]
+        return status if status > 0 and _BAD_TERMINATION not in self._output and not messages else None

@@ -1,4 +1,4 @@
-"""The mpirun command for n ranks: each rank's share of the cores, and the variables that set libraries to it."""
+"""Plan the mpirun command for n ranks: each rank's share of the cores, and the variables that libraries need."""
 
 import contextlib
 import math
@@ -21,25 +21,25 @@ from labkit.testbed import Testbed
 from labkit.testbed.units import show_rate
 from labkit.testbed.wiring import interface
 
-HYDRA = "mpiexec.hydra"  # the program that MPICH's own mpirun and mpiexec are copies of; `mpirun.sh` is in their place
-MAX_RANKS_PER_CORE = 8  # a generous limit: MPICH waits by polling, so already 2 on a core slow each other down
-COMMAND_WIDTH = 88  # the columns that a notebook shows beside its prompt
-SHM_BYTES_PER_RANK = 16 << 20  # shared memory that a rank may need: UCX 1.20 and MPICH take 5.4 MB at the start
+HYDRA = "mpiexec.hydra"  # MPICH's mpirun and mpiexec are copies of it; `mpirun.sh` replaces them
+MAX_RANKS_PER_CORE = 8  # a generous limit: MPICH waits by polling, so even 2 on a core slow each other down
+COMMAND_WIDTH = 88  # the columns that a notebook shows
+SHM_BYTES_PER_RANK = 16 << 20  # shared memory that a rank may need: UCX 1.20 and MPICH use 5.4 MB at the start
 
 
 class Reach(NamedTuple):
-    """The reach of an mpirun: where its ranks are.
+    """The reach of an mpirun: the machines that its ranks are on.
 
     Attributes
     ----------
     slurm : bool
-        Whether the ranks are a Slurm job's.
+        Whether the ranks run in a Slurm job.
     nodes : int
-        The number of their machines, or of what MPICH takes for machines.
+        The number of machines, or of nodes that MPICH treats as machines.
     local : bool
-        Whether mpirun and all ranks are on this machine, where nobody else needs to connect to them.
+        Whether mpirun and all ranks are on this machine, so that no connections from outside are needed.
     device : str
-        The network interface between the nodes of a small Slurm; otherwise empty.
+        The network interface between the nodes of a small Slurm, or empty.
     """
 
     slurm: bool
@@ -50,14 +50,14 @@ class Reach(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """The command that starts the ranks, and what it gives them.
+    """The command that starts the ranks, and the resources that they get.
 
     Attributes
     ----------
     n : int
         Number of ranks.
     wrapper : tuple of str
-        The command that is typed before mpirun, to have it on a testbed; mpirun itself is started otherwise.
+        The command to type before mpirun to run it on a testbed; the kit itself starts mpirun differently.
     options : tuple of str
         mpirun's options after `-n`.
     script : tuple of str
@@ -65,17 +65,17 @@ class Plan:
     variables : mapping of str to str
         Variables for mpirun itself.
     env : mapping of str to str
-        Further variables, which make no difference to those who type the command.
+        Further variables, not needed when typing the command.
     cpus : tuple of int
-        The CPUs that ranks are bound to, each for itself or all of a node together.
+        The CPUs that ranks are bound to, per rank or per node.
     local : bool
         Whether mpirun and all ranks are on this machine, or on one node of a testbed.
     threads : int
         Threads per rank.
     bound : bool
-        Whether each rank gets cores of its own.
+        Whether each rank gets its own cores.
     warning : str
-        The line to print when the cores are not enough; else empty.
+        The line to print if there are too few cores, or empty.
     """
 
     n: int
@@ -92,22 +92,22 @@ class Plan:
 
     @property
     def argv(self) -> tuple[str, ...]:
-        """The command; its `mpirun` and `python` are this environment's."""
+        """The command, with this environment's `mpirun` and `python`."""
         return (*self._launcher, *self._program)
 
     @property
     def hydra_argv(self) -> tuple[str, ...]:
-        """The command with Hydra itself in place of `mpirun`, which would look once more where the ranks are."""
+        """The command with Hydra itself instead of `mpirun`, which would determine the reach again."""
         return (HYDRA, *self.argv[1:])
 
     @property
     def command(self) -> str:
-        """The command as one types it."""
+        """The command, as typed."""
         return " ".join([*self._assignments, shlex.join([*self.wrapper, *self.argv])])
 
     @property
     def wrapped_command(self) -> str:
-        """The command in lines that a shell takes as one, wrapped at options."""
+        """The command as continuation lines for a shell, wrapped at options."""
         return " \\\n    ".join([*_wrap([*self._assignments, *self.wrapper, *self._launcher]), *_wrap(self._program)])
 
     @property
@@ -129,7 +129,7 @@ class Plan:
 
 
 def _wrap(words: Iterable[str]) -> list[str]:
-    """Return the lines of a command; between an option and its values, no line ends."""
+    """Return the lines of a command, never broken between an option and its values."""
     lines: list[str] = []
     for option in _options(words):
         if lines and len(lines[-1]) + 1 + len(option) <= COMMAND_WIDTH:
@@ -140,7 +140,7 @@ def _wrap(words: Iterable[str]) -> list[str]:
 
 
 def _options(words: Iterable[str]) -> list[str]:
-    """Return each option with its values, as typed; first, what comes before them."""
+    """Return each option with its values, as typed, after any words before the first option."""
     options: list[str] = []
     for word in words:
         if options and not word.startswith("-"):
@@ -162,27 +162,27 @@ def plan(
     testbed: Testbed | None = None,
     lab: str = "./lab",
 ) -> Plan:
-    """Share the cores out among n ranks, and return the command that does so.
+    """Divide the cores among n ranks, and return the command for that.
 
     Parameters
     ----------
     n, script, args, threads, env
         As for `run_ranks`; `script` is relative to the folder where the command runs.
     machine : Machine
-        The machine's share that the ranks may use, unless in a Slurm job.
+        The share of the machine that the ranks may use, unless in a Slurm job.
     environ : mapping of str to str
         The variables that describe a Slurm job.
     free : sequence of tuple of int, optional
-        The machine's cores that no other run has; by default all. Where they are too few, ranks are not bound.
+        The cores that no other run has; by default all. If they are too few, ranks are not bound.
     testbed : Testbed, optional
-        The nodes that the ranks run on, as many on each.
+        The nodes that the ranks run on, the same number on each.
     lab : str
-        The kit's command as one types it.
+        The kit's command, as typed.
 
     Raises
     ------
     LabError
-        When n or threads make no sense on this machine.
+        If n or threads are invalid on this machine.
     """
     if testbed:
         return _plan_on(testbed, n, script, args, machine, threads, env, free, lab)
@@ -191,11 +191,11 @@ def plan(
     cores_per_node = _slurm_cpus(environ) if slurm else machine.usable_cores
     n = check_ranks(n, cores_per_node * nodes)
     n_on_node = math.ceil(n / nodes)
-    may_bind = machine.may_bind and not slurm  # each of the job's nodes knows for itself which CPUs are the job's
+    may_bind = machine.may_bind and not slurm  # each node of the job knows which CPUs are the job's
     free = machine.cores if free is None else free
     fair_share = max(1, cores_per_node // n_on_node)
-    by_default = threads is None
-    if by_default:
+    is_default = threads is None
+    if is_default:
         threads = min(fair_share, len(free) // n) if may_bind and n <= len(free) else fair_share
     threads = _check_count("threads", threads)
     enough = n_on_node * threads <= cores_per_node
@@ -203,14 +203,14 @@ def plan(
     warning = ""
     if not enough:
         warning = _too_few_cores(n_on_node, threads, cores_per_node)
-    elif may_bind and (not bound or (by_default and threads < fair_share)):
+    elif may_bind and (not bound or (is_default and threads < fair_share)):
         warning = _cores_in_use(n, threads, bound, machine.cores, free)
     options: list[str] = []
     cpus: list[tuple[int, ...]] = []
     if bound:
         cpus = shares(replace(machine, cores=tuple(free)), n, threads)
-        # Hydra's `-bind-to core` would count all of the machine's cores, also those that this process may not use
-        # (MPICH 5.0.2 under taskset; docs/upstream.md). After `user:` stand the CPUs by the kernel's numbers.
+        # Hydra's `-bind-to core` counts all of the machine's cores, including those that this process may not use
+        # (MPICH 5.0.2 under taskset; docs/upstream.md). `user:` takes CPUs by the kernel's numbers.
         options += ["-bind-to", "user:" + ",".join(map(_ranges, cpus))]
     variables = _thread_variables(threads) | ucx_variables(n, reach, environ)
     for name, value in (variables | _check_env(env)).items():
@@ -221,8 +221,8 @@ def plan(
         wrapper=(),
         options=tuple(options),
         script=(script, *map(_check_argument, args)),
-        # Inside a job step, as a kernel may be, srun waits for that step to end unless told to overlap; and it would
-        # bind Hydra's proxy, with all the node's ranks under it, to one task's share.
+        # Inside a job step, where a notebook kernel may be, srun waits for that step to end unless it may overlap; and
+        # it would bind Hydra's proxy, with all the node's ranks, to one task's share.
         variables={"SLURM_OVERLAP": "1", "SLURM_CPU_BIND": "none"} if slurm else {},
         env=(_lent(all_cpus) if bound else {}) | hydra_variables(reach),
         cpus=all_cpus,
@@ -244,20 +244,20 @@ def _plan_on(
     free: Sequence[Core] | None,
     lab: str,
 ) -> Plan:
-    """Spread n ranks over the nodes of a testbed; all of a node share its cores."""
+    """Spread n ranks over the nodes of a testbed; ranks on a node share its cores."""
     n = check_ranks(n, machine.usable_cores)
     nodes, cores_per_node = len(testbed.nodes), node_cores(machine, len(testbed.nodes))
     n_on_node = math.ceil(n / nodes)
     threads = max(1, cores_per_node // n_on_node) if threads is None else _check_count("threads", threads)
     cpus = tuple(sorted({cpu for node in testbed.nodes for cpu in node.cpus})) if machine.may_bind else ()
-    theirs = [core for core in machine.cores if set(core) & set(cpus)]
+    cores_of_nodes = [core for core in machine.cores if set(core) & set(cpus)]
     enough = n * threads <= machine.usable_cores
-    undisturbed = free is None or set(theirs) <= set(free)
+    undisturbed = free is None or set(cores_of_nodes) <= set(free)
     warning = ""
     if not enough:
         warning = _too_few_cores(n, threads, machine.usable_cores)
     elif not undisturbed:
-        warning = _cores_in_use(n, threads, False, theirs, free or ())
+        warning = _cores_in_use(n, threads, False, cores_of_nodes, free or ())
     options = ["-ppn", str(n_on_node)]
     for name, value in (_thread_variables(threads) | _check_env(env)).items():
         options += ["-genv", name, str(value)]
@@ -282,7 +282,7 @@ def _lent(cpus: Iterable[int]) -> dict[str, str]:
 
 
 def _testbed_options(testbed: Testbed) -> list[str]:
-    """Return the options of `lab testbed` that make such a testbed."""
+    """Return the options of `lab testbed` for such a testbed."""
     options = ["--nodes", str(len(testbed.nodes)), "--rate", show_rate(testbed.rate, digits=12)]
     if testbed.uplink is not None:
         options += ["--racks", str(len(testbed.racks)), "--uplink", show_rate(testbed.uplink, digits=12)]
@@ -290,24 +290,24 @@ def _testbed_options(testbed: Testbed) -> list[str]:
 
 
 def check_ranks(n: object, cores: int) -> int:
-    """Return the number of ranks, if they fit on so many cores."""
-    n, most = _check_count("n, the number of ranks,", n), MAX_RANKS_PER_CORE * cores
-    if n > most:
-        raise LabError(f"{n} ranks are more than fit here: use at most {most}, {MAX_RANKS_PER_CORE} for each core.")
+    """Return the number of ranks, if it is valid on this number of cores."""
+    n, maximum = _check_count("n, the number of ranks,", n), MAX_RANKS_PER_CORE * cores
+    if n > maximum:
+        raise LabError(f"{n} ranks are too many here: use at most {maximum}, {MAX_RANKS_PER_CORE} per core.")
     return n
 
 
 def _slurm_cpus(environ: Mapping[str, str]) -> int:
-    """Return the job's CPUs on this node; under salloc on another machine, on the job's first node, of `16(x2),8`."""
+    """Return the job's CPUs on this node; under salloc on another machine, on its first node, as in `16(x2),8`."""
     cpus = environ.get("SLURM_CPUS_ON_NODE") or environ.get("SLURM_JOB_CPUS_PER_NODE", "1")
     return int(re.split(r"\D", cpus)[0])
 
 
 def _thread_variables(threads: int) -> dict[str, object]:
-    """Return the variables that OpenMP and TensorFlow take their numbers of threads from.
+    """Return the variables that set the number of threads of OpenMP and TensorFlow.
 
-    Inter-op threads are for operations that need not wait for each other. A network's layers do, and Horovod's
-    operations leave their thread at once, so one is enough; a second serves the input pipeline, given a core for it.
+    Inter-op threads run independent operations. A network's layers depend on each other, and Horovod's operations
+    release their thread at once, so one is enough; a second serves the input pipeline, if it has a core.
     """
     return {
         "OMP_NUM_THREADS": threads,
@@ -317,9 +317,9 @@ def _thread_variables(threads: int) -> dict[str, object]:
 
 
 def reach_of(environ: Mapping[str, str]) -> Reach:
-    """Return the reach of an mpirun that is started with these variables, in a Slurm job or on this machine.
+    """Return the reach of an mpirun with these variables, in a Slurm job or on this machine.
 
-    To MPICH, the nodes of a small Slurm are different machines, so they use sockets: on loopback, or on the wires
+    MPICH treats the nodes of a small Slurm as different machines, so they use sockets: on loopback, or on the wires
     between them.
     """
     if "SLURM_JOB_ID" not in environ:
@@ -336,25 +336,25 @@ def reach_of(environ: Mapping[str, str]) -> Reach:
 
 
 def hydra_variables(reach: Reach) -> dict[str, str]:
-    """Return the variable for the interface where srun's proxies find mpirun's port; none where mpirun finds it."""
+    """Return the variable for the interface of mpirun's port for srun's proxies; empty if mpirun finds it itself."""
     iface = ("lo" if reach.local else reach.device) if reach.slurm else ""
     return {"HYDRA_IFACE": iface} if iface else {}
 
 
 def ucx_variables(n: int, reach: Reach, environ: Mapping[str, str]) -> dict[str, object]:
-    """Return the transports that UCX may use: between ranks on one machine shared memory, without listening sockets.
+    """Return the variables for UCX's transports: on one machine shared memory only, without listening sockets.
 
-    Of its two kinds, System V's is open to all of the user's group (`ipcs -m` shows 660, UCX 1.20), and POSIX' is not,
-    but needs room in /dev/shm; where there is little, as in many containers, UCX may use either. Between machines it
-    may use all, which set-up has otherwise forbidden to this environment's UCX (`keep_mpi_here` in the script `lab`).
+    System V shared memory is open to the user's whole group (`ipcs -m` shows 660, UCX 1.20). POSIX shared memory is
+    not, but needs space in /dev/shm; if there is little, as in many containers, UCX may use either. Between machines it
+    may use all transports, which set-up disables for this environment's UCX (`keep_mpi_here` in the script `lab`).
     """
     if reach.nodes > 1:
         devices = {"UCX_NET_DEVICES": reach.device} if reach.device else {}
         return {"UCX_TLS": environ.get("UCX_TLS", "all"), **devices}
-    room = 0
-    with contextlib.suppress(OSError):  # there is none in some containers
-        room = shutil.disk_usage(SHARED_MEMORY).free
-    return {"UCX_TLS": "posix,cma,self" if not reach.slurm and room >= n * SHM_BYTES_PER_RANK else "sm,self"}
+    free = 0
+    with contextlib.suppress(OSError):  # missing in some containers
+        free = shutil.disk_usage(SHARED_MEMORY).free
+    return {"UCX_TLS": "posix,cma,self" if not reach.slurm and free >= n * SHM_BYTES_PER_RANK else "sm,self"}
 
 
 def _check_env(env: object) -> dict[str, str]:
@@ -362,41 +362,43 @@ def _check_env(env: object) -> dict[str, str]:
         raise LabError(f"env must be a dict of variables, not {env!r}.")
     for name, value in (env or {}).items():
         if not (isinstance(name, str) and re.fullmatch(r"[^=\s\0]+", name)):
-            raise LabError(f"env has the name {name!r}: the name of a variable must be a text without = and blanks.")
+            raise LabError(
+                f"env has the name {name!r}: the name of a variable must be a string without = or whitespace."
+            )
         if value is None or "\0" in str(value):
-            raise LabError(f"env[{name!r}] is {value!r}, which no variable can have.")
+            raise LabError(f"env[{name!r}] is {value!r}, which is not possible as the value of a variable.")
     return {name: str(value) for name, value in (env or {}).items()}
 
 
 def _check_argument(value: object) -> str:
     if value is None or "\0" in str(value):
-        raise LabError(f"an argument of the script is {value!r}, which no command can have: leave it out.")
+        raise LabError(f"an argument of the script is {value!r}, which is not possible in a command: omit it.")
     return str(value)
 
 
-def _check_count(what: str, value: object) -> int:
+def _check_count(name: str, value: object) -> int:
     count = as_integer(value)
     if count is None or count < 1:
-        raise LabError(f"{what} must be a whole number, 1 or more, not {value!r}.")
+        raise LabError(f"{name} must be an integer, 1 or more, not {value!r}.")
     return count
 
 
 def _too_few_cores(n: int, threads: int, cores: int) -> str:
     ranks = f"{plural(n, 'rank')} × {plural(threads, 'thread')}"
-    return f"Warning: {ranks} on {plural(cores, 'core')}: they take turns, unbound."
+    return f"Warning: {ranks} on {plural(cores, 'core')}: ranks share cores, unbound."
 
 
 def _cores_in_use(n: int, threads: int, bound: bool, all_cores: Sequence[Core], free: Sequence[Core]) -> str:
     taken = [core[0] for core in all_cores if core not in free]
-    others = f"Warning: other runs have {len(taken)} of {plural(len(all_cores), 'core')} ({_ranges(taken, ', ')})"
+    other_runs = f"Warning: other runs have {len(taken)} of {plural(len(all_cores), 'core')} ({_ranges(taken, ', ')})"
     ranks = f"{plural(n, 'rank')} × {plural(threads, 'thread')}"
     if bound:
-        return f"{others}: {ranks} on the rest."
-    return f"{others}: {ranks} take turns with them, unbound, and figures will be noisy."
+        return f"{other_runs}: {ranks} on the rest."
+    return f"{other_runs}: {ranks} share cores with them, unbound, and figures will be noisy."
 
 
-def _ranges(cpus: Sequence[int], between: str = "+") -> str:
-    """Return CPUs as Hydra takes them, such as 0-3+8."""
+def _ranges(cpus: Sequence[int], separator: str = "+") -> str:
+    """Return CPUs in Hydra's notation, such as 0-3+8."""
     starts = [cpu for cpu in cpus if cpu - 1 not in cpus]
     ends = [cpu for cpu in cpus if cpu + 1 not in cpus]
-    return between.join(str(a) if a == b else f"{a}-{b}" for a, b in zip(starts, ends, strict=True))
+    return separator.join(str(a) if a == b else f"{a}-{b}" for a, b in zip(starts, ends, strict=True))

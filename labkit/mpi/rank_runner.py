@@ -1,14 +1,13 @@
-"""Run a script in an MPI rank so that a failure ends the whole run, instead of leaving the other ranks waiting.
+"""Run a script in an MPI rank so that a failure ends the whole run instead of leaving the other ranks waiting.
 
 `mpirun -n 2 python -u -m labkit.mpi.rank_runner train.py` runs `train.py` in each rank as `python -u train.py`
-would, up to a failure. There, Python would first call what was registered with `atexit`: `MPI_Finalize` among it, which
-waits for ranks that wait for this one. So here a failed rank leaves at once, and mpirun ends the others;
-`python -m mpi4py` is the well-known runner that does so, for scripts that import mpi4py
-(https://mpi4py.readthedocs.io, mpi4py.run).
+would, except after a failure. Python would then first call the functions registered with `atexit`, including
+`MPI_Finalize`, which waits for ranks that wait for this one. Here, a failed rank exits at once, and mpirun ends the
+others; `python -m mpi4py` does the same for scripts that import mpi4py (https://mpi4py.readthedocs.io, mpi4py.run).
 
-The script runs in a child process of the one that mpirun started. The parent waits, and leaves just as its child did.
-As both hold the connection over which mpirun notices that a rank is gone, the parent can say how it went before mpirun
-ends the other ranks: under `labkit.mpi.launch`, in lines on stderr that start with `REPORT_PREFIX`.
+The script runs in a child process of the one that mpirun started. The parent waits, then ends in the same way as its
+child. As both hold the connection through which mpirun notices that a rank is gone, the parent can report how it ended
+before mpirun ends the other ranks: under `labkit.mpi.launch`, in lines on stderr that start with `REPORT_PREFIX`.
 """
 
 import contextlib
@@ -22,34 +21,34 @@ import time
 import traceback
 from types import TracebackType
 
-from labkit.system.imports import lighten_keras, seldom_collected
+from labkit.system.imports import gc_rare, lighten_keras
 from labkit.system.lifetime import end_with
 
-RUN_VARIABLE = "LABKIT_RUN"  # the variable that all processes of one run share
-REPORT_PREFIX = "\x1elabkit "  # the beginning of a report: ASCII's record separator, which no script prints by chance
-# Signals of a crash, and the delay after which the runner of a rank that crashed leaves. A rank that loses another can
-# crash in MPI: without the delay, mpirun ended the other's runner before that could report what came first.
+RUN_VARIABLE = "LABKIT_RUN"  # set in all processes of a run
+REPORT_PREFIX = "\x1elabkit "  # starts with ASCII's record separator, which scripts don't print by chance
+# Signals of a crash, and the delay before the runner of a crashed rank exits. A rank that loses another can crash in
+# MPI: without the delay, mpirun ended the other's runner before it could report the original failure.
 CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL}
 CRASH_DELAY_S = 0.5
-# What PyTorch's `init_process_group` reads, as torchrun sets it, from what mpirun sets; in runs with PyTorch.
+# In runs with PyTorch: the variables that torchrun sets for `init_process_group`, from the variables of mpirun.
 TORCH_VARIABLES = {"RANK": "PMI_RANK", "WORLD_SIZE": "PMI_SIZE"}
 
 
 def main(script: str, *args: str) -> None:
-    """Run the script in a child; return in the child when the script succeeds, else leave the process."""
+    """Run the script in a child; return in the child if the script succeeds, else exit the process."""
     parent = os.getpid()
     _report("start", parent)
     if child := os.fork():
-        _leave_as(child)
+        _exit_like(child)
     end_with(parent)
     sys.argv[:] = [script, *args]
     sys.path[0] = os.path.dirname(os.path.realpath(script))  # noqa: PTH120
     if "MASTER_ADDR" in os.environ:
         os.environ.update({name: os.environ[pmi] for name, pmi in TORCH_VARIABLES.items() if pmi in os.environ})
-    faulthandler.enable(all_threads=False)  # a crash in compiled code then shows where Python was
+    faulthandler.enable(all_threads=False)  # so that a crash in compiled code shows Python's stack
     lighten_keras()
     _write_lines_whole()
-    with seldom_collected():
+    with gc_rare():
         status = _run(script)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError):
@@ -60,9 +59,9 @@ def main(script: str, *args: str) -> None:
 
 
 def _write_lines_whole() -> None:
-    """Write each line of print's at once, where `python -u` would write each of print's arguments by itself.
+    """Write each printed line at once, while `python -u` would write each argument of print separately.
 
-    The lines of ranks that share a terminal then stand one below the other.
+    Otherwise, the lines of ranks that share a terminal would mix.
     """
     for stream in (sys.stdout, sys.stderr):
         assert isinstance(stream, io.TextIOWrapper)
@@ -74,7 +73,7 @@ def _report(*words: object) -> None:
         os.write(2, f"{REPORT_PREFIX}{' '.join(map(str, words))}\n".encode())
 
 
-def _leave_as(child: int) -> None:
+def _exit_like(child: int) -> None:
     """Wait for the child, report how it ended, and end the same way."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)  # mpirun sends such signals to both, and the script decides what to do
@@ -83,7 +82,7 @@ def _leave_as(child: int) -> None:
     _report("end", code, time.monotonic())
     if code < 0:
         time.sleep(CRASH_DELAY_S if -code in CRASHES else 0)
-        with contextlib.suppress(OSError):  # SIGKILL is not for handling
+        with contextlib.suppress(OSError):  # SIGKILL has no handler
             signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
     os._exit(code)
@@ -93,10 +92,10 @@ def _run(script: str) -> int:
     """Run the script; print its error, and return its exit status, as Python would."""
     try:
         runpy.run_path(script, run_name="__main__")
-    except SystemExit as leave:
-        if leave.code is None or isinstance(leave.code, int):
-            return (leave.code or 0) & 0xFF
-        print(leave.code, file=sys.stderr)
+    except SystemExit as exit_:
+        if exit_.code is None or isinstance(exit_.code, int):
+            return (exit_.code or 0) & 0xFF
+        print(exit_.code, file=sys.stderr)
         return 1
     except BaseException as error:
         traceback.print_exception(error.with_traceback(_inside(script, error.__traceback__)))

@@ -1,9 +1,9 @@
-"""The names by which ranks and jobs know a Slurm whose nodes are all this machine (`labkit.slurm.cluster`)."""
+"""Names that identify a small Slurm, whose nodes are all this machine (`labkit.slurm.cluster`), to ranks and jobs."""
 
-PREFIX = "lab-cluster-"  # the beginning of the name of its folder, which is its cluster's name too
-ON_WIRES = f"{PREFIX}wires-"  # the same, where wires join its nodes (`labkit.testbed`)
+PREFIX = "lab-cluster-"  # the prefix of its folder's name, which is also its cluster's name
+ON_WIRES = f"{PREFIX}wires-"  # the same, if wires connect its nodes (`labkit.testbed`)
 
 
 def is_small(name: str) -> bool:
-    """Whether a cluster's or a folder's name is a small Slurm's."""
+    """Return whether the name of a cluster or folder is a small Slurm's."""
     return name.startswith(PREFIX)

@@ -1,4 +1,4 @@
-"""PyTorch on ranks: whether it is here, the variables by which `torch.distributed` starts on them, and torchrun."""
+"""PyTorch on ranks: whether it is installed, the environment for `torch.distributed`, and torchrun."""
 
 import os
 import sys
@@ -11,16 +11,16 @@ from labkit.system.errors import LabError
 from labkit.testbed import Testbed
 
 FOLDER = paths.ENV / "torch"  # where `lab setup --torch` installs PyTorch
-REQUIREMENTS = "requirements.txt"  # in FOLDER, what should be installed; in packages(), what was
+REQUIREMENTS = "requirements.txt"  # in FOLDER, what to install; in packages(), what is installed
 
 
 def version() -> str:
-    """Return PyTorch's version, such as "2.13.0+cpu"; empty when it is not here."""
-    return next((found.version for found in metadata.distributions(name="torch", path=[str(packages())])), "")
+    """Return PyTorch's version, such as "2.13.0+cpu"; empty if it is not installed."""
+    return next((package.version for package in metadata.distributions(name="torch", path=[str(packages())])), "")
 
 
 def obstacle() -> str:
-    """Return why no script with PyTorch can run here, and what to do, in one line; empty when one can."""
+    """Return one line on why scripts with PyTorch can't run here and what to do; empty if they can."""
     installed = packages() / REQUIREMENTS
     if not installed.exists():
         return "PyTorch is not installed. To install it (1 GB): ./lab setup --torch"
@@ -32,17 +32,17 @@ def obstacle() -> str:
 
 
 def variables(testbed: Testbed | None = None) -> dict[str, str]:
-    """Return the variables with which `init_process_group("gloo")` needs no other arguments: `rank_runner` adds two.
+    """Return the variables with which `init_process_group("gloo")` needs no further arguments; `rank_runner` adds two.
 
     Parameters
     ----------
     testbed : Testbed, optional
-        The nodes that the ranks run on. Without one they use loopback, and listen nowhere else.
+        The nodes that the ranks run on. By default they use, and listen on, loopback only.
 
     Raises
     ------
     LabError
-        When PyTorch is not here, or could not be kept from listening where others can connect.
+        If PyTorch is not installed, or would listen where other machines can connect.
     """
     if reason := obstacle():
         raise LabError(reason)
@@ -52,23 +52,23 @@ def variables(testbed: Testbed | None = None) -> dict[str, str]:
         "MASTER_ADDR": address,
         "MASTER_PORT": str(addresses.free_ports(1)[0]),
         "GLOO_SOCKET_IFNAME": interface,
-        "TORCH_CPP_LOG_LEVEL": "ERROR",  # it warns of addresses without a name, as a testbed's
+        "TORCH_CPP_LOG_LEVEL": "ERROR",  # it warns about addresses without names, such as a testbed's
         **({} if testbed else _stay_on_loopback()),
     }
 
 
 def torchrun(ranks: int, script: str | Path, *args: object, timeout: float = 120.0) -> processes.Completed:
-    """Run a script with torchrun, without OMP_NUM_THREADS, as in a terminal; but it listens on loopback only.
+    """Run a script with torchrun as in a terminal, without OMP_NUM_THREADS, but listening on loopback only.
 
-    Raises LabError as `variables` does, and when the run fails.
+    Raise LabError as `variables` does, and if the run fails.
     """
-    own = variables()
-    master = f"--master-addr={own['MASTER_ADDR']}", f"--master-port={own['MASTER_PORT']}"
-    # The ranks share one pipe. torchrun starts Python unbuffered, and their lines would mix in the middle.
+    environ = variables()
+    master = f"--master-addr={environ['MASTER_ADDR']}", f"--master-port={environ['MASTER_PORT']}"
+    # The ranks share one pipe. torchrun starts Python unbuffered, which would mix their lines.
     program = ["--no-python", sys.executable, script, *args]
     command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}", *master, *program]
     with lease.take():
-        env = own | {"OMP_NUM_THREADS": None, "PYTHONUNBUFFERED": None}
+        env = environ | {"OMP_NUM_THREADS": None, "PYTHONUNBUFFERED": None}
         done = processes.run([str(part) for part in command], env, timeout=timeout, separate_errors=True)
     if done.failure:
         raise LabError("\n  ".join([f"torchrun: {done.failure}", *done.errors[:30]]))
@@ -76,16 +76,16 @@ def torchrun(ranks: int, script: str | Path, *args: object, timeout: float = 120
 
 
 def packages() -> Path:
-    """Return the folder that a program with PyTorch has on its path."""
+    """Return the folder with PyTorch, for PYTHONPATH."""
     return FOLDER / "packages"
 
 
 def _stay_on_loopback() -> dict[str, str]:
-    """Return the variable that has the ranks preload what keeps PyTorch's store off the machine's other addresses."""
+    """Return the variable that makes ranks preload the library that keeps PyTorch's store on loopback."""
     library = loopback.library()
     if library is None or " " in str(library) or os.pathsep in str(library):
         raise LabError(
-            "PyTorch's ranks would be open to other machines: keeping them on loopback needs g++, and a path of this "
-            "checkout without a blank or a colon. On a testbed they need neither."
+            "PyTorch's ranks would be open to other machines: keeping them on loopback needs g++, and a checkout whose "
+            "path has no space or colon. On a testbed they need neither."
         )
     return preload.variables(str(library), os.environ)

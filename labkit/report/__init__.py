@@ -1,1 +1,1 @@
-"""The page that a student takes home: `lab report`."""
+"""The student's take-home page: `lab report`."""

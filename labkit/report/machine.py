@@ -1,4 +1,4 @@
-"""The results of complete runs on this machine, for others to compare with: `data/machines/NAME.json`."""
+"""Export the results of complete runs on this machine, for others to compare with: `data/machines/NAME.json`."""
 
 import tomllib
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from labkit.roofline import measure
 from labkit.system import paths
 from labkit.system.errors import LabError
 
-HAS_TABLE = "results.table("  # in the notebook of a lab with a closing table
+HAS_TABLE = "results.table("  # in the notebooks of labs with a closing table
 
 
 def collect(folder: Path) -> dict[str, Any]:
@@ -20,39 +20,40 @@ def collect(folder: Path) -> dict[str, Any]:
     Parameters
     ----------
     folder : Path
-        Where the labs have left their `results-NN.json`.
+        The folder with the labs' `results-NN.json`.
 
     Raises
     ------
     LabError
-        When no lab has left a closing table, one of them did not run in full, a figure was disturbed, or the labs ran
-        on different machines.
+        When there is no closing table, a lab did not run in full, a figure was disturbed, or the labs ran on different
+        machines.
     """
     labs = {lab["lab"]: lab for lab in page.read_labs(folder)}
     with_table = [lab.number for lab in catalogue.labs() if HAS_TABLE in lab.notebook.read_text(encoding="utf-8")]
-    left = [number for number in with_table if number in labs]
-    if not left:
-        raise LabError("no lab has left a closing table: run one in full, its optional sections too.")
-    if problems := [f"lab {number}: {problem}" for number in left for problem in _problems(labs[number])]:
+    ran = [number for number in with_table if number in labs]
+    if not ran:
+        raise LabError("there is no closing table yet: run a lab in full, including its optional sections.")
+    if problems := [f"lab {number}: {problem}" for number in ran for problem in _problems(labs[number])]:
         raise LabError(f"these are not complete runs on an idle machine. {'; '.join(problems)}.")
-    tables = {number: labs[number]["table"] for number in left}
+    tables = {number: labs[number]["table"] for number in ran}
     on = labs[next(iter(tables))]["on"]
     if other := [number for number in tables if labs[number]["on"] != on]:
         raise LabError(
-            f"lab {', '.join(other)} ran on another machine or with other software than the first: run again."
+            f"lab {', '.join(other)} ran on a different machine or with different software than the first: run again."
         )
     limits = measure.limits()
     if limits.others.busy:
-        raise LabError("the machine's limits were measured while other work had the cores: ./lab roofline --again")
-    kept = {name: limits.as_dict()[name] for name in ("peaks", "instructions", "bandwidth")}
+        raise LabError("the machine's limits were measured while other work used the cores: ./lab roofline --again")
+    exported = {name: limits.as_dict()[name] for name in ("peaks", "instructions", "bandwidth")}
     version = tomllib.loads((paths.ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
-    return {"on": on, "when": max(labs[n]["when"] for n in tables)[:10], "kit": version, "limits": kept, "labs": tables}
+    when = max(labs[number]["when"] for number in tables)[:10]
+    return {"on": on, "when": when, "kit": version, "limits": exported, "labs": tables}
 
 
 def _problems(lab: dict[str, Any]) -> Iterator[str]:
-    """Yield what a lab's results lack for a complete run."""
+    """Yield the reasons why a lab's results are not a complete run."""
     if lab["quick"]:
-        yield "a small run"
+        yield "a small test run"
     elif "table" not in lab:
         yield "no closing table yet"
     else:

@@ -1,4 +1,4 @@
-"""The page that a student takes home: the machine, the steps, the guesses, the figures, pictures and exercises."""
+"""Render the take-home page: machine, speed-ups, figures, pictures, exercises and guesses."""
 
 import base64
 from collections.abc import Mapping
@@ -30,21 +30,21 @@ def render(
     room: Mapping[tuple[str, str], str] | None = None,
     room_note: str = "",
 ) -> str:
-    """Return the page, a text that needs no other file and no network.
+    """Return the page as HTML that needs no other file and no network.
 
     Parameters
     ----------
     folder : Path
-        Where the labs that were run have left their `results-NN.json`.
+        The folder with the labs' `results-NN.json`.
     room : mapping, optional
-        The results of a room as texts, by lab and number of the guess that they are compared with.
+        A room's results as text, by lab and number of the guess.
     room_note : str
-        A sentence on the room, such as why there are no results of it.
+        A sentence on the room, such as why it has no results.
 
     Raises
     ------
     LabError
-        When there is none, or one is damaged.
+        When there are no results, or some are damaged.
     """
     labs = read_labs(folder)
     machines: dict[tuple[Any, ...], list[str]] = {}
@@ -54,9 +54,9 @@ def render(
     verdicts = [verdict for lab in labs for verdict in lab["exercises"].values()]
     for lab in labs:
         if table := lab.get("table"):
-            table["head"], shown = without_empty_columns((table["what"], *COLUMNS), texts(table["rows"]))
-            for row, each in zip(table["rows"], shown, strict=True):
-                row["shown"] = each
+            table["head"], shown_rows = without_empty_columns((table["what"], *COLUMNS), texts(table["rows"]))
+            for row, shown in zip(table["rows"], shown_rows, strict=True):
+                row["shown"] = shown
     steps = ladder.read(folder)
     template = jinja2.Environment(autoescape=True, trim_blocks=True).from_string(TEMPLATE.read_text(encoding="utf-8"))
     return template.render(
@@ -81,11 +81,11 @@ def render(
 
 
 def read_labs(folder: Path) -> list[dict[str, Any]]:
-    """Return what the labs that were run have left in a folder, as `render` shows it, and raises for it."""
+    """Return the results of the labs that ran, as `render` shows them; it raises the same errors."""
     labs = [_lab(file) for file in sorted(folder.glob("results-[0-9][0-9].json"))]
     if not labs:
         raise LabError(
-            f"no lab has left results in {paths.shown(folder)} yet: run one, such as ./lab start 02, or name another "
+            f"there are no results in {paths.shown(folder)} yet: run a lab, such as ./lab start 02, or name another "
             "folder with --from, such as notebooks/work."
         )
     return labs
@@ -97,24 +97,24 @@ def _rows(lab: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _lab(file: Path) -> dict[str, Any]:
-    """Return what a lab has left, with its title, and a verdict for each of its exercises."""
+    """Return a lab's results, with its title, and a verdict for each of its exercises."""
     try:
-        kept = read(file)
-        if wrong := find_problem(kept):
-            raise ValueError(wrong)
-        if kept["lab"] != file.stem[-2:]:
-            raise ValueError(f"it is of lab {kept['lab']!r}")
+        results = read(file)
+        if problem := find_problem(results):
+            raise ValueError(problem)
+        if results["lab"] != file.stem[-2:]:
+            raise ValueError(f"it belongs to lab {results['lab']!r}")
     except OSError as error:
         raise LabError(
-            files.describe_error(error, f"cannot read {file}", "move it away, or see to it that it can be read")
+            files.describe_error(error, f"cannot read {file}", "move it away, or make it readable")
         ) from error
     except ValueError as error:
         what = f"{paths.shown(file)} is damaged ({error})"
         raise LabError(f"{what}: delete it, and run that lab's last cells again.") from error
     try:
-        lab = catalogue.find(kept["lab"])
+        lab = catalogue.find(results["lab"])
     except LabError as error:
-        raise LabError(f"{paths.shown(file)} is of no lab that is here: move it away.") from error
-    verdicts = kept.get("exercises", {})
+        raise LabError(f"{paths.shown(file)} belongs to a lab that doesn't exist: move it away.") from error
+    verdicts = results.get("exercises", {})
     exercises = {n: verdicts.get(str(n), NOT_ATTEMPTED) for n in lab.exercises}
-    return {"pictures": {}, "guesses": {}, **kept, "title": lab.title, "exercises": exercises}
+    return {"pictures": {}, "guesses": {}, **results, "title": lab.title, "exercises": exercises}

@@ -1,1 +1,1 @@
-"""What this machine does at most: matrix products in several number formats, and memory bandwidth."""
+"""This machine's limits: peak matmul speed by dtype, and memory bandwidth."""

@@ -1,8 +1,8 @@
-/* How fast a core multiplies and adds when its numbers are already in registers: instructions in a cycle times the clock
- * at which the CPU runs them, which falls under wide ones. No program is faster.
+/* The peak multiply-add speed of a core on values in registers: instructions per cycle times the clock, which drops
+ * under wide instructions. No program is faster.
  *
- * Each function runs its instruction 12 times in a repetition (tiles: 4 times), each on an accumulator of its own, so
- * that none waits for the one before. It returns whether it could. `labkit.roofline.instructions` has what each computes.
+ * Each function runs its instruction 12 times per repetition (tiles: 4 times) on separate accumulators, so that none
+ * waits for the previous one. It returns whether it could run. `labkit.roofline.instructions` lists their operations.
  */
 #include <immintrin.h>
 #include <stdint.h>
@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #define TWELVE(DO) DO(0) DO(1) DO(2) DO(3) DO(4) DO(5) DO(6) DO(7) DO(8) DO(9) DO(10) DO(11)
-#define KEEP(x) __asm__ volatile("" : "+v"(x)) /* the compiler may not compute it beforehand */
+#define KEEP(x) __asm__ volatile("" : "+v"(x)) /* stops the compiler from computing it in advance */
 
 #define LOOP(NAME, TARGET, SUM, NUMBERS, ZERO, ADD)                     \
     __attribute__((target(TARGET))) int NAME(int64_t repetitions) {     \
@@ -37,8 +37,8 @@ LOOP(bfloat16_avx512, "avx512f,avx512bf16", __m512, __m512, _mm512_setzero_ps(),
 LOOP(int8_avx, "avx2,avxvnni", __m256i, __m256i, _mm256_setzero_si256(), TWELVE(INT8_256))
 LOOP(int8_avx512, "avx512f,avx512vnni", __m512i, __m512i, _mm512_setzero_si512(), TWELVE(INT8_512))
 
-/* Tiles of 16 rows of 64 bytes: 0 to 3 are sums, 4 and 5 one matrix, 6 and 7 the other. Linux gives the registers to
- * those who ask (arch_prctl: ARCH_REQ_XCOMP_PERM, XFEATURE_XTILE_DATA). */
+/* Tiles of 16 rows of 64 bytes: 0 to 3 are sums, 4 and 5 one matrix, 6 and 7 the other. Linux enables the
+ * registers on request (arch_prctl: ARCH_REQ_XCOMP_PERM, XFEATURE_XTILE_DATA). */
 static int get_tiles(void) { return syscall(SYS_arch_prctl, 0x1023, 18) == 0; }
 
 #define TILES(NAME, TARGET, MULTIPLY)                                                             \

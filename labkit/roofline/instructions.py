@@ -1,9 +1,9 @@
-"""The instructions' peak: how fast they run alone, `python -m labkit.roofline.instructions ISA...`.
+"""Measure the peak speed of instructions: `python -m labkit.roofline.instructions ISA...`.
 
-A core's peak is what one instruction computes, times how many of them it begins in a cycle, times its clock. The clock
-stands nowhere: it falls under wide instructions, and when all cores are busy. So the instructions run, on numbers that
-stay in registers. It prints the fastest of each kind as a line of JSON.
-`labkit.roofline.peaks` runs it, since a CPU that lacks an instruction ends the process that tries it.
+A core's peak is operations per instruction, times instructions per cycle, times the clock. The clock is documented
+nowhere: it drops under wide instructions, and when all cores are busy. So the instructions are run, on values in
+registers. The fastest for each dtype is printed as a line of JSON.
+`labkit.roofline.peaks` runs this in a separate process, which dies if the CPU lacks an instruction.
 """
 
 import ctypes
@@ -21,7 +21,7 @@ from labkit.system.lease import usable_machine
 from labkit.system.machine import Machine
 
 SOURCE = Path(__file__).with_suffix(".c")
-ROUND_S = 0.02  # at least: starting and stopping threads takes a hundredth of that
+ROUND_S = 0.02  # the minimum: starting and stopping threads takes a hundredth of that
 
 
 class Instruction(NamedTuple):
@@ -29,24 +29,24 @@ class Instruction(NamedTuple):
 
     Attributes
     ----------
-    kind : str
-        Of its numbers.
+    dtype : str
+        The type of its operands.
     name : str
-        What the CPU's manual calls it.
+        Its name in the CPU's manual.
     operations : int
-        In a repetition: a multiplication and an addition are two.
+        Operations per repetition: a multiplication and an addition are two.
     needs, without : tuple of str
-        Which names of `Machine.isa` must be there, and which not.
+        The names that `Machine.isa` must contain, and must not contain.
     """
 
-    kind: str
+    dtype: str
     name: str
     operations: int
     needs: tuple[str, ...]
     without: tuple[str, ...] = ()
 
 
-# Twelve of them in a repetition, on 8 or 16 sums at a time, of 1, 2 or 4 products each; of tiles, four on 16×16 sums.
+# Twelve per repetition, each on 8 or 16 sums of 1, 2 or 4 products; with tiles, four on 16×16 sums.
 INSTRUCTIONS = {
     "float32_avx2": Instruction("float32", "AVX2 VFMADD", 12 * 2 * 8, ("AVX2",), ("AVX-512",)),
     "float32_avx512": Instruction("float32", "AVX-512 VFMADD", 12 * 2 * 16, ("AVX-512",)),
@@ -59,32 +59,33 @@ INSTRUCTIONS = {
 
 
 def main(isa: Iterable[str]) -> None:
-    """Measure, and print: by kind, the name of the fastest instruction and its 1e9 operations a second."""
-    own, machine = {*isa}, usable_machine()
+    """Measure, and print for each dtype the fastest instruction's name and speed, in 1e9 operations/s."""
+    available, machine = {*isa}, usable_machine()
     fastest: dict[str, tuple[float, str]] = {}
     with tempfile.TemporaryDirectory() as spare:
         path = preload.library(SOURCE, Path(spare))
         functions = ctypes.CDLL(str(path)) if path else None
-    for name, one in INSTRUCTIONS.items() if functions else ():
-        if own.issuperset(one.needs) and own.isdisjoint(one.without):
-            function = getattr(functions, name)
+    for symbol, instruction in INSTRUCTIONS.items() if functions else ():
+        if available.issuperset(instruction.needs) and available.isdisjoint(instruction.without):
+            function = getattr(functions, symbol)
             function.argtypes = [ctypes.c_int64]
-            if found := speed(function, one.operations, machine):
-                fastest[one.kind] = max(fastest.get(one.kind, (0.0, "")), (found, one.name))
-    print(json.dumps({kind: {"instruction": name, "speed": found} for kind, (found, name) in fastest.items()}))
+            if giga_ops := speed(function, instruction.operations, machine):
+                best = fastest.get(instruction.dtype, (0.0, ""))
+                fastest[instruction.dtype] = max(best, (giga_ops, instruction.name))
+    print(json.dumps({dtype: {"instruction": name, "speed": giga_ops} for dtype, (giga_ops, name) in fastest.items()}))
 
 
 def speed(function: Callable[[int], int], operations: int, machine: Machine) -> float:
-    """Return 1e9 operations a second on all usable cores together, the best of several rounds; 0 if it can't run.
+    """Return 1e9 operations/s on all usable cores together, the best of several rounds; 0 if it can't run.
 
     Parameters
     ----------
     function : callable
-        Runs so many repetitions, without Python's lock, and returns whether it could.
+        Runs n repetitions without holding the GIL, and returns whether it could.
     operations : int
-        In one repetition.
+        Operations per repetition.
     machine : Machine
-        A thread runs on each of its usable cores.
+        The machine; a thread runs on each usable core.
     """
     repetitions, took = 1_000, 0.0
     while took < ROUND_S:

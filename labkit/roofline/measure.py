@@ -1,7 +1,7 @@
-"""This machine's limits, in computing and in memory, and what share of them a workload reaches.
+"""This machine's compute and memory limits, and the share of them that a workload reaches.
 
-The limits are measured once, in a process of their own, and kept for each kind of machine in `roofline/`
-among the state (`labkit.system.paths`).
+The limits are measured once, in a separate process, and cached for each kind of machine in `roofline/`
+in the state folder (`labkit.system.paths`).
 The model is the roofline of Williams, Waterman and Patterson (2009), https://doi.org/10.1145/1498765.1498785.
 """
 
@@ -34,14 +34,14 @@ from labkit.system.progress import progress
 from labkit.system.statistics import interval
 from labkit.system.tables import plain_table
 
-Kind = Literal["float32", "bfloat16", "int8"]
-# What the CPU needs to compute in that kind, instead of converting: any of these (names of `machine.Machine.isa`).
-INSTRUCTIONS: dict[Kind, set[str]] = {
+DType = Literal["float32", "bfloat16", "int8"]
+# Instruction sets with native arithmetic in each dtype; any of them will do (names of `machine.Machine.isa`).
+INSTRUCTIONS: dict[DType, set[str]] = {
     "float32": {"AVX", "NEON"},
     "bfloat16": {"BF16", "AMX"},
     "int8": {"VNNI", "AMX", "DotProd"},
 }
-# What there is not under a cap, a value of `ONEDNN_MAX_CPU_ISA`, which oneDNN heeds in TensorFlow and in OpenVINO.
+# Instruction sets disabled by each cap, a value of `ONEDNN_MAX_CPU_ISA`; it caps oneDNN in TensorFlow and OpenVINO.
 BEYOND: dict[str, set[str]] = {
     "AVX512_CORE": {"VNNI", "BF16", "AMX"},
     "AVX512_CORE_VNNI": {"BF16", "AMX"},
@@ -52,24 +52,23 @@ CACHE = STATE / "roofline"
 SOFTWARE = (TENSORFLOW, "openvino", "numpy")
 _FILES = ("peaks.py", "instructions.py", "instructions.c", "readers.py", "readers.c", "together.py")
 METHOD = tuple(Path(__file__).with_name(name) for name in _FILES)
-TIME_LIMIT_S = 300.0  # 20 where the machine does nothing else
-# Beginnings of the variables that set threads, instructions or precision of the libraries that are measured; all are
-# unset.
+TIME_LIMIT_S = 300.0  # 20 s on an idle machine
+# Prefixes of variables that set threads, instructions or precision of the measured libraries; all are unset.
 VARIABLE_PREFIXES = ("DNNL_", "GLIBC_TUNABLES", "KMP_", "MKL_", "OMP_", "ONEDNN_", "OV_", "TF_", "XLA_")
 
 
 @dataclass(frozen=True)
-class Product:
-    """A library's fastest matrix product.
+class Matmul:
+    """A library's fastest matmul.
 
     Attributes
     ----------
     library : str
-        Whose it is.
+        The library's name.
     n : int
         Its matrices are n×n, or the first is (2n, n).
     speed : float
-        GFLOP/s; GOP/s for int8 (2 operations for each multiplication that is added up).
+        GFLOP/s; GOP/s for int8 (a multiply-add is 2 operations).
     """
 
     library: str
@@ -79,33 +78,33 @@ class Product:
 
 @dataclass(frozen=True)
 class Limits:
-    """What this machine does at most, on all cores that this process may use.
+    """This machine's limits, on all cores that this process may use.
 
     Attributes
     ----------
-    products : mapping of str to list of Product
-        The libraries' matrix products by kind of number, the fastest first.
+    products : mapping of str to list of Matmul
+        The libraries' matmuls by dtype, fastest first.
     instructions : mapping of str to dict
-        By kind, the `instruction` that computes most and its `speed` from registers alone, in GFLOP/s or GOP/s: the
-        peak. Empty where there is no compiler.
+        By dtype, the fastest `instruction` and its peak `speed` on registers, in GFLOP/s or GOP/s. Empty without a
+        compiler.
     streams : mapping of str to float
-        GB/s of copying, adding and reading arrays that are much larger than the caches, as STREAM counts: the bytes
-        that the program asks to read and write. All but "copy" and "add" are readers (`labkit.roofline.readers`).
-    others : load.Others
-        What else had the cores meanwhile.
+        GB/s of copying, adding and reading arrays much larger than the caches, counted as in STREAM: the bytes that the
+        program reads and writes. All but "copy" and "add" are readers (`labkit.roofline.readers`).
+    others : load.Contention
+        Other work on the cores meanwhile.
     when : str
         The date of the measurement.
     isa : tuple of str
-        As in `Machine`; under a cap, those that it leaves.
+        As in `Machine`; under a cap, those still enabled.
     runs : mapping of str to sequence of float
-        The repetitions, by kind those of the fastest product; of "memory", those of the fastest stream, and of
-        "reading", those of the fastest reader, in GB/s.
+        Repetitions: by dtype those of the fastest matmul; in GB/s, for "memory" those of the fastest stream, and for
+        "reading" those of the fastest reader.
     """
 
-    products: Mapping[str, list[Product]]
+    products: Mapping[str, list[Matmul]]
     instructions: Mapping[str, Mapping[str, Any]]
     streams: Mapping[str, float]
-    others: load.Others
+    others: load.Contention
     when: str
     isa: tuple[str, ...]
     runs: Mapping[str, Sequence[float]] = field(default_factory=dict)
@@ -117,20 +116,20 @@ class Limits:
 
     @property
     def reader(self) -> str:
-        """The name of the fastest reader, whose GB/s are the limit of whatever only reads memory."""
+        """The name of the fastest reader, whose GB/s are the limit for work that only reads memory."""
         return max(self.streams.keys() - peaks.STREAMS.keys(), key=self.streams.__getitem__)
 
-    def peak(self, kind: Kind) -> float:
-        """Return the speed of the fastest matrix product of a kind of number, in GFLOP/s or GOP/s."""
-        if kind not in INSTRUCTIONS:
-            raise LabError(f"there is no peak of {kind!r} here: choose from {', '.join(INSTRUCTIONS)}.")
-        return self.products[kind][0].speed
+    def peak(self, dtype: DType) -> float:
+        """Return the speed of the fastest matmul in a dtype, in GFLOP/s or GOP/s."""
+        if dtype not in INSTRUCTIONS:
+            raise LabError(f"there is no peak for {dtype!r}: choose from {', '.join(INSTRUCTIONS)}.")
+        return self.products[dtype][0].speed
 
-    def measured(self, what: Kind | Literal["memory", "reading"]) -> Measured:
-        """Return the peak of a kind of number, the bandwidth of "memory", or that of "reading" it, with its interval.
+    def measured(self, what: DType | Literal["memory", "reading"]) -> Measured:
+        """Return the peak in a dtype, the bandwidth of "memory", or that of "reading" it, with its interval.
 
-        It is the 95% interval of the mean over the faster half of the repetitions, since other work only slows them
-        down, extended to the fastest, which is the limit.
+        The interval is the 95% interval of the mean over the faster half of the repetitions, since other work only
+        slows them down, extended to the fastest, which is the limit.
         """
         if what in INSTRUCTIONS:
             value = self.peak(what)
@@ -143,52 +142,52 @@ class Limits:
         unit = {"memory": "GB/s", "reading": "GB/s", "int8": "GOP/s"}.get(what, "GFLOP/s")
         return Measured(value, low, high, unit, digits=1 if unit == "GB/s" else 0)
 
-    def emulated(self, kind: Kind) -> bool:
-        """Whether this CPU has no instructions for products in that kind, so that software makes up for them."""
-        return INSTRUCTIONS[kind].isdisjoint(self.isa)
+    def emulated(self, dtype: DType) -> bool:
+        """Whether matmuls in a dtype are emulated, because this CPU has no instructions for it."""
+        return INSTRUCTIONS[dtype].isdisjoint(self.isa)
 
-    def ridge(self, kind: Kind = "float32") -> float:
-        """Return the intensity in FLOP/byte below which memory is the limit, and above which it is the cores."""
-        return self.peak(kind) / self.bandwidth
+    def ridge(self, dtype: DType = "float32") -> float:
+        """Return the ridge point in FLOP/byte: work below it is memory-bound, work above it compute-bound."""
+        return self.peak(dtype) / self.bandwidth
 
-    def attainable(self, intensity: float, kind: Kind = "float32") -> float:
+    def attainable(self, intensity: float, dtype: DType = "float32") -> float:
         """Return the GFLOP/s (or GOP/s) that a workload of this intensity can reach: the roofline.
 
         Parameters
         ----------
         intensity : float
-            Operations for each byte that is moved between memory and CPU; `math.inf` for what stays in the caches.
+            Operations per byte moved between memory and CPU; `math.inf` for data that stays in the caches.
         """
         if not intensity > 0:
-            raise LabError(f"intensity is in FLOP/byte, more than 0, not {intensity!r}.")
-        return min(self.peak(kind), intensity * self.bandwidth)
+            raise LabError(f"intensity, in FLOP/byte, must be positive, not {intensity!r}.")
+        return min(self.peak(dtype), intensity * self.bandwidth)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all of it as `json.dumps` takes it."""
+        """Return everything in a form for `json.dumps`."""
         derived = {
-            "peaks": {kind: self.peak(kind) for kind in INSTRUCTIONS},
+            "peaks": {dtype: self.peak(dtype) for dtype in INSTRUCTIONS},
             "bandwidth": self.bandwidth,
             "reading": self.streams[self.reader],
-            "emulated": [kind for kind in INSTRUCTIONS if self.emulated(kind)],
+            "emulated": [dtype for dtype in INSTRUCTIONS if self.emulated(dtype)],
         }
         return dataclasses.asdict(self) | {"others": self.others.as_dict()} | derived
 
 
 def limits(again: bool = False, folder: Path = CACHE, cap: str | None = None, quick: bool = False) -> Limits:
-    """Return this machine's limits: those kept, or else measured now, in about 20 s.
+    """Return this machine's limits: cached ones, or else measured now, in about 20 s.
 
-    Limits that can't be kept are returned with a warning.
+    If they can't be cached, they are returned with a warning.
 
     Parameters
     ----------
     again : bool
         Whether to measure in any case.
     folder : Path
-        Where they are kept.
+        The cache.
     cap : str, optional
-        One of `BEYOND`: what the machine could do without newer instruction sets. Kept apart from the machine's own.
+        One of `BEYOND`: limits without newer instruction sets. They are cached separately.
     quick : bool
-        Whether, where none are kept, small products will do: too low a limit, which is not kept.
+        Whether small matmuls will do if none are cached: the limits are too low, and not cached.
 
     Raises
     ------
@@ -216,16 +215,16 @@ def limits(again: bool = False, folder: Path = CACHE, cap: str | None = None, qu
 
 
 def _limits(figures: Mapping[str, Any], isa: tuple[str, ...]) -> Limits:
-    others = load.Others("the machine's limits", "run ./lab roofline --again", **figures["others"])
+    others = load.Contention("the machine's limits", "run ./lab roofline --again", **figures["others"])
     products = {
-        kind: sorted((Product(**each) for each in figures["products"][kind]), key=lambda each: -each.speed)
-        for kind in INSTRUCTIONS
+        dtype: sorted((Matmul(**each) for each in figures["products"][dtype]), key=lambda each: -each.speed)
+        for dtype in INSTRUCTIONS
     }
     return Limits(**{**figures, "others": others, "products": products}, isa=isa)
 
 
 def conditions(machine: Machine) -> dict[str, Any]:
-    """Return what the figures depend on: the machine, the software, and how it is measured."""
+    """Return the conditions of the figures: machine, software and method."""
     return {
         "cpu": machine.model,
         "instruction sets": list(machine.isa),
@@ -239,30 +238,30 @@ def conditions(machine: Machine) -> dict[str, Any]:
 
 
 def path_for(about: Mapping[str, Any], folder: Path = CACHE) -> Path:
-    """Return the file for such a machine; another kind of machine that shares the folder has another."""
+    """Return the file for such a machine; different machines that share the folder have different files."""
     return folder / f"{hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:16]}.json"
 
 
 def _read(file: Path, about: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the figures that are kept; None when there are none, or the file is damaged."""
+    """Return the cached figures; None if there are none, or the file is damaged."""
     try:
-        kept = files.read_json(file)
-        _limits(kept["figures"], isa=())
-        return kept["figures"] if kept["about"] == about else None
+        cached = files.read_json(file)
+        _limits(cached["figures"], isa=())
+        return cached["figures"] if cached["about"] == about else None
     except (OSError, ValueError, LookupError, TypeError):
         return None
 
 
 def _measure(isa: tuple[str, ...], cap: str | None, quick: bool) -> dict[str, Any]:
-    """Run `labkit.roofline.peaks` in a process of its own; only the cap is set of what changes the figures."""
+    """Run `labkit.roofline.peaks` in a separate process; of all variables that affect figures, only the cap is set."""
     settings: dict[str, Any] = {name: None for name in os.environ if name.startswith(VARIABLE_PREFIXES)}
     if cap:
         settings["ONEDNN_MAX_CPU_ISA"] = cap
     with lease.take(), progress("Measuring …") as report:
         ended = processes.run(
             [sys.executable, "-m", peaks.__name__, *isa, *["--quick"] * quick],
-            # oneDNN, also on a CPU where TensorFlow does not use it by itself, and no news from TensorFlow. Large
-            # pages, since a limit is the best there is.
+            # Use oneDNN even on CPUs where TensorFlow doesn't by default, hide TensorFlow's notices, and use huge
+            # pages, since a limit is a best case.
             env=settings | {"TF_ENABLE_ONEDNN_OPTS": 1, "TF_CPP_MIN_LOG_LEVEL": 2} | huge_pages.VARIABLES,
             timeout=TIME_LIMIT_S,
             on_line=lambda line: report(line) if line.startswith("Measuring") else None,
@@ -271,42 +270,42 @@ def _measure(isa: tuple[str, ...], cap: str | None, quick: bool) -> dict[str, An
     if ended.failure or not results:
         last = f": {ended.lines[-1]}" if ended.lines else ""
         failure = ended.failure or "it printed no figures"
-        raise LabError(f"the machine's limits could not be measured ({failure}{last}). To find out why: ./lab doctor")
+        raise LabError(f"cannot measure the machine's limits ({failure}{last}). To find out why: ./lab doctor")
     return json.loads(results[-1])
 
 
 def render(limits: Limits, console: Console) -> None:
-    """Show the limits in a small table, each with what it means."""
+    """Show the limits in a small table, each with an explanation."""
     table = plain_table(Column(), Column(justify="right", no_wrap=True), Column(overflow="fold"))
-    for kind in INSTRUCTIONS:
-        unit = "GOP/s" if kind == "int8" else "GFLOP/s"
-        table.add_row(f"{kind} matrix products", str(limits.measured(kind)), _meaning(limits, kind))
-        for other in limits.products[kind][1:]:
+    for dtype in INSTRUCTIONS:
+        unit = "GOP/s" if dtype == "int8" else "GFLOP/s"
+        table.add_row(f"{dtype} matmul", str(limits.measured(dtype)), _meaning(limits, dtype))
+        for other in limits.products[dtype][1:]:
             table.add_row("", f"{other.speed:,.0f} {unit}", f"{other.library}, n = {other.n:,}")
-        if paper := limits.instructions.get(kind):
-            share = f"{paper['instruction']}, of which the product reaches {limits.peak(kind) / paper['speed']:.0%}"
-            share += ": the machine was slower for the instruction" * (limits.peak(kind) > ABOVE * paper["speed"])
-            table.add_row("", f"{paper['speed']:,.0f} {unit}", f"the instruction's peak, {share}")
+        if fastest := limits.instructions.get(dtype):
+            share = f"{fastest['instruction']}; the matmul reaches {limits.peak(dtype) / fastest['speed']:.0%}"
+            share += " (the machine was slower for the instruction)" * (limits.peak(dtype) > ABOVE * fastest["speed"])
+            table.add_row("", f"{fastest['speed']:,.0f} {unit}", f"instruction peak, {share}")
     streams = ", ".join(f"{name} {speed:,.1f}" for name, speed in limits.streams.items())
-    table.add_row("memory bandwidth", str(limits.measured("memory")), f"{streams}: arrays beyond the caches")
-    table.add_row("reading alone", str(limits.measured("reading")), f"the fastest reader: {limits.reader}")
+    table.add_row("memory bandwidth", str(limits.measured("memory")), f"{streams}, beyond the caches")
+    table.add_row("read-only", str(limits.measured("reading")), f"fastest reader: {limits.reader}")
     console.print(table)
-    ridges = ", ".join(f"{limits.ridge(kind):.0f} in {kind}" for kind in INSTRUCTIONS)
+    ridges = ", ".join(f"{limits.ridge(dtype):.0f} in {dtype}" for dtype in INSTRUCTIONS)
     lines = (
         "",
-        "The instruction's peak is measured too: the instruction alone, on numbers that are in registers."
+        "The instruction peak is measured on values in registers."
         if limits.instructions
-        else "The instruction's peak was not measured: there is no C compiler, or no AVX2.",
-        f"Memory limits what does fewer operations for each byte than {ridges}; the cores limit the rest.",
-        "A byte counts when the program asks to read or write it.",
+        else "The instruction peak was not measured: no C compiler, or no AVX2.",
+        f"Work with fewer operations per byte than {ridges} is memory-bound; the rest is compute-bound.",
+        "Bytes are those that the program reads and writes.",
         f"Measured {limits.when}.",
         *([str(limits.others)] if limits.others.busy else []),
     )
     console.print("\n".join(lines), highlight=False, markup=False)
 
 
-def _meaning(limits: Limits, kind: Kind) -> str:
-    best = limits.products[kind][0]
-    ratio = "" if kind == "float32" else f"{best.speed / limits.peak('float32'):.1f} × float32; "
+def _meaning(limits: Limits, dtype: DType) -> str:
+    best = limits.products[dtype][0]
+    ratio = "" if dtype == "float32" else f"{best.speed / limits.peak('float32'):.1f} × float32; "
     by = f"{best.library}, n = {best.n:,}"
-    return f"{ratio}{by}{'; emulated, as this CPU has no instructions for it' * limits.emulated(kind)}"
+    return f"{ratio}{by}{'; emulated (this CPU has no instructions for it)' * limits.emulated(dtype)}"

@@ -1,7 +1,7 @@
-"""The measurement of matrix products, instructions and memory bandwidth: `python -m labkit.roofline.peaks ISA...`.
+"""Measure matmuls, instructions and memory bandwidth: `python -m labkit.roofline.peaks ISA...`.
 
-ISA are the names of `Machine.isa` whose instructions are measured too. It prints a line as it begins each of them, and
-in the end the figures as a line of JSON. With `--quick`, products and arrays are small: for tests of what uses them.
+ISA are the names of `Machine.isa` whose instructions are measured too. A line is printed at the start of each
+measurement, and finally the figures as a line of JSON. With `--quick`, matmuls and arrays are small, for tests.
 `labkit.roofline.measure` runs it.
 """
 
@@ -23,34 +23,34 @@ from labkit.system.lease import usable_machine
 from labkit.system.machine import Machine
 
 SIZES = (512, 1024, 2048, 4096, 8192)  # n of n×n matrices
-LONG_PRODUCT_S = 0.1  # from here on, a larger product would be no faster
-MIN_DURATION_S = 0.3  # for which each size is tried
-MIN_RUNS = 5  # of each size
-MEMORY_SHARE = 0.25  # of what is free, that may be used at a time
-DEFAULT_CACHE_BYTES = 2**26  # where the kernel doesn't say
-QUICK_ARRAY_BYTES = 2**24  # the arrays' size where figures may be wrong: they may fit into caches
-CHAIN_LENGTH = 8  # products in a row
-INSTRUCTIONS_LIMIT_S = 60.0  # for what takes a second
+LONG_MATMUL_S = 0.1  # beyond this, a larger matmul is not faster
+MIN_DURATION_S = 0.3  # for each size
+MIN_RUNS = 5  # for each size
+MEMORY_SHARE = 0.25  # of free memory, used at a time
+DEFAULT_CACHE_BYTES = 2**26  # if the kernel doesn't report cache sizes
+QUICK_ARRAY_BYTES = 2**24  # if figures may be wrong: such arrays may fit into caches
+CHAIN_LENGTH = 8  # matmuls in a row
+INSTRUCTIONS_LIMIT_S = 60.0  # normally about a second
 
-# The libraries whose products are tried, by the kind of number. TensorFlow's quantised product reached 330 GOP/s where
-# OpenVINO's reached 890, on 2 cores of an AMD EPYC with AVX-512.
+# The libraries whose matmuls are tried, by dtype. TensorFlow's quantised matmul reached 330 GOP/s where OpenVINO's
+# reached 890, on 2 cores of an AMD EPYC with AVX-512.
 LIBRARIES = {"float32": ("TensorFlow", "OpenVINO"), "bfloat16": ("TensorFlow", "OpenVINO"), "int8": ("OpenVINO",)}
 
-# What reads and writes memory, one numpy call each, and the bytes that it asks for: 8 for each float64 read or written.
-# They are counted as STREAM counts them (https://www.cs.virginia.edu/stream/ref.html): a cache line that the CPU
-# fetches only to overwrite it does not count, so the memory itself may move up to half as much more. STREAM's triad
-# moves what its add does; numpy has one call for add. `readers` has what only reads.
+# Operations that read and write memory, one NumPy call each, and their bytes: 8 for each float64 read or written. Bytes
+# are counted as in STREAM (https://www.cs.virginia.edu/stream/ref.html): a cache line that the CPU fetches only to
+# overwrite does not count, so the memory itself may move up to half as much more. STREAM's triad moves as many bytes as
+# its add, which is a single NumPy call. `readers` has the operations that only read.
 STREAMS = {
     "copy": (16, lambda a, b, c: np.copyto(c, a)),
     "add": (24, lambda a, b, c: np.add(a, b, out=c)),
 }
-PASSES = 4  # through the arrays in one timing: threads do not start at quite the same moment
+PASSES = 4  # through the arrays per timing: threads do not start at exactly the same moment
 
 
 def main(isa: Sequence[str] = (), quick: bool = False) -> None:
-    """Measure, and print the figures: GFLOP/s, for int8 GOP/s; GB/s; and what others took of the cores."""
+    """Measure, and print the figures: GFLOP/s, or GOP/s for int8; GB/s; and other work on the cores."""
     sizes = SIZES[:1] if quick else SIZES
-    os.environ["TF_USE_LEGACY_KERAS"] = "1"  # TensorFlow then imports no Keras, which takes half of its start
+    os.environ["TF_USE_LEGACY_KERAS"] = "1"  # then TensorFlow doesn't import Keras, half of its start-up time
     machine = usable_machine()
     with load.observe() as others:
         print(f"Measuring memory bandwidth on {machine.usable_cores} threads …", flush=True)
@@ -60,23 +60,23 @@ def main(isa: Sequence[str] = (), quick: bool = False) -> None:
             "streams": {name: max(speeds) for name, speeds in streams.items()},
             "instructions": fastest_instructions(isa),
         }
-        found: dict[str, list[dict[str, Any]]] = {}
+        matmuls: dict[str, list[dict[str, Any]]] = {}
         reading = [speeds for name, speeds in streams.items() if name not in STREAMS]
         runs = {"memory": max(streams.values(), key=max), "reading": max(reading, key=max)}
-        makers = {"TensorFlow": tensorflow_products, "OpenVINO": openvino_products}
-        for kind, libraries in LIBRARIES.items():
-            found[kind] = []
+        makers = {"TensorFlow": tensorflow_matmuls, "OpenVINO": openvino_matmuls}
+        for dtype, libraries in LIBRARIES.items():
+            matmuls[dtype] = []
             for library in libraries:
-                print(f"Measuring {kind} matrix products of {library} …", flush=True)
-                if products := makers[library](kind, machine):
-                    speeds, n = peak(products, machine, sizes)
-                    found[kind].append({"library": library, "n": n, "speed": max(speeds)})
-                    runs[kind] = max(runs.get(kind, [0.0]), speeds, key=max)
-    print(json.dumps(figures | {"products": found, "runs": runs, "others": others.as_dict()}))
+                print(f"Measuring {library} {dtype} matmuls …", flush=True)
+                if make_matmul := makers[library](dtype, machine):
+                    speeds, n = peak(make_matmul, machine, sizes)
+                    matmuls[dtype].append({"library": library, "n": n, "speed": max(speeds)})
+                    runs[dtype] = max(runs.get(dtype, [0.0]), speeds, key=max)
+    print(json.dumps(figures | {"products": matmuls, "runs": runs, "others": others.as_dict()}))
 
 
 def fastest_instructions(isa: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Return what `labkit.roofline.instructions` prints; nothing where there is no compiler, or it fails."""
+    """Return the output of `labkit.roofline.instructions`; empty without a compiler, or if it fails."""
     command = [sys.executable, "-m", instructions.__name__, *isa]
     try:
         done = subprocess.run(command, capture_output=True, timeout=INSTRUCTIONS_LIMIT_S)
@@ -85,39 +85,39 @@ def fastest_instructions(isa: Sequence[str]) -> dict[str, dict[str, Any]]:
         return {}
 
 
-Products = Callable[[int], tuple[Callable[[], object], float]]  # by n
+MakeMatmul = Callable[[int], tuple[Callable[[], object], float]]  # by n
 
 
-def peak(products: Products, machine: Machine, sizes: Sequence[int] = SIZES) -> tuple[list[float], int]:
-    """Return the runs of the fastest of products of growing size, in 1e9 operations/s, and its n.
+def peak(make_matmul: MakeMatmul, machine: Machine, sizes: Sequence[int] = SIZES) -> tuple[list[float], int]:
+    """Return the runs of the fastest matmul of several sizes, in 1e9 operations/s, and its n.
 
-    A limit of the machine is measured. Nothing makes a run faster than that, and anything may make it slower. So the
-    fastest run is nearest; for figures that are compared with each other it would be wrong.
+    This measures a limit of the machine. Nothing makes a run faster than the limit, and many things make it slower, so
+    the fastest run is closest. To compare figures with each other, it would be wrong.
 
     Parameters
     ----------
-    products : callable
-        Returns, for matrices of n×n, a function that multiplies them, and how many operations that takes.
+    make_matmul : callable
+        Returns a function that multiplies n×n matrices, and the number of operations.
     machine : Machine
-        Sizes that do not fit into a quarter of its free memory are left out, but for the first.
+        The machine; sizes that do not fit into a quarter of its free memory are skipped, except the first.
     sizes : sequence of int
-        The n to try, in this order; the last is the first that takes long.
+        The n to try, in ascending order, up to the first slow one.
     """
     best = [0.0], 0
     for n in sizes:
         if n > sizes[0] and 16 * n**2 > machine.memory_free * MEMORY_SHARE:  # bytes; four float32 matrices
             break
-        multiply, operations = products(n)
+        multiply, operations = make_matmul(n)
         multiply()  # the first run chooses kernels, and allocates memory
         seconds = run_times(multiply)
-        best = max(best, ([operations / each / 1e9 for each in seconds], n), key=lambda found: max(found[0]))
-        if min(seconds) > LONG_PRODUCT_S:
+        best = max(best, ([operations / time_s / 1e9 for time_s in seconds], n), key=lambda runs: max(runs[0]))
+        if min(seconds) > LONG_MATMUL_S:
             break
     return best
 
 
 def run_times(run: Callable[[], object]) -> list[float]:
-    """Return the seconds of `MIN_RUNS` runs, or of the number that fits in `MIN_DURATION_S`."""
+    """Return the seconds of at least `MIN_RUNS` runs that take at least `MIN_DURATION_S`."""
     times: list[float] = []
     while len(times) < MIN_RUNS or sum(times) < MIN_DURATION_S:
         start = time.perf_counter()
@@ -126,29 +126,29 @@ def run_times(run: Callable[[], object]) -> list[float]:
     return times
 
 
-def tensorflow_products(kind: str, machine: Machine) -> Products:
-    """Return `peak` products of TensorFlow's, of float32 or bfloat16."""
+def tensorflow_matmuls(dtype: str, machine: Machine) -> MakeMatmul:
+    """Return TensorFlow matmuls for `peak`, in float32 or bfloat16."""
     import tensorflow as tf
 
     tf.config.threading.set_intra_op_parallelism_threads(machine.usable_cores)
 
-    def product(n: int) -> tuple[Callable[[], object], float]:
-        a, b = (tf.cast(tf.random.uniform([n, n]), kind) for _ in range(2))
-        return lambda: tf.matmul(a, b), 2 * n**3  # on a CPU, it returns when it is done
+    def make_matmul(n: int) -> tuple[Callable[[], object], float]:
+        a, b = (tf.cast(tf.random.uniform([n, n]), dtype) for _ in range(2))
+        return lambda: tf.matmul(a, b), 2 * n**3  # on a CPU, this returns when it is done
 
-    return product
+    return make_matmul
 
 
-def openvino_products(kind: str, machine: Machine) -> Products | None:
-    """Return `peak` products by weights that stay the same, as a network has them; None where it would convert.
+def openvino_matmuls(dtype: str, machine: Machine) -> MakeMatmul | None:
+    """Return OpenVINO matmuls for `peak`, with constant weights as in a network; None if it would convert the dtype.
 
-    OpenVINO lays such weights out beforehand, as AMX and VNNI need them. Those of int8 have sums in 32 bits, the way a
-    quantised network runs. Each NUMA node has a chain of its own.
+    OpenVINO lays out constant weights in advance, as AMX and VNNI need them. int8 matmuls accumulate in 32 bits, as in
+    a quantised network. Each NUMA node has its own chain.
     """
     import openvino as ov
 
     core = ov.Core()
-    hint = "bf16" if kind == "bfloat16" else "f32"  # for int8, of what is not in 8 bits
+    hint = "bf16" if dtype == "bfloat16" else "f32"  # with int8, for the parts not in 8 bits
     if hint == "bf16" and "BF16" not in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
         return None  # it would compute in float32
     chains = min(len(machine.numa), machine.usable_cores)
@@ -158,8 +158,8 @@ def openvino_products(kind: str, machine: Machine) -> Products | None:
         "NUM_STREAMS": chains,
     }
 
-    def product(n: int) -> tuple[Callable[[], object], float]:
-        compiled = core.compile_model(chain(n, quantised=kind == "int8"), "CPU", settings)
+    def make_matmul(n: int) -> tuple[Callable[[], object], float]:
+        compiled = core.compile_model(chain(n, quantised=dtype == "int8"), "CPU", settings)
         requests = [compiled.create_infer_request() for _ in range(chains)]
         for request in requests:
             request.set_input_tensor(ov.Tensor(np.ones((2 * n, n), np.float32)))
@@ -172,13 +172,13 @@ def openvino_products(kind: str, machine: Machine) -> Products | None:
 
         return multiply, chains * CHAIN_LENGTH * 2 * (2 * n) * n * n
 
-    return product
+    return make_matmul
 
 
 def chain(n: int, quantised: bool):
-    """Return an OpenVINO model of `CHAIN_LENGTH` products of a (2n, n) matrix with (n, n) ones, of 8 bits if quantised.
+    """Return an OpenVINO model of `CHAIN_LENGTH` matmuls, (2n, n) by (n, n), in 8 bits if quantised.
 
-    In a chain, converting the first input and the last result weigh little.
+    In a chain, converting the first input and the last output costs little.
     """
     import openvino as ov
     from openvino import opset13 as op
@@ -196,7 +196,7 @@ def chain(n: int, quantised: bool):
             scaled = op.multiply(op.convert(op.constant(weights), np.float32), op.constant(np.float32(0.01)))
             x = in_8_bits(op.matmul(x, scaled, False, False), 255)
         else:
-            x = op.matmul(x, op.constant(weights / np.float32(64 * n**0.5)), False, False)  # numbers stay as large
+            x = op.matmul(x, op.constant(weights / np.float32(64 * n**0.5)), False, False)  # keeps the magnitude
     return ov.Model([op.reduce_max(x, op.constant(np.array([0, 1])), False)], [source], "chain")
 
 
@@ -205,8 +205,8 @@ def bandwidth(machine: Machine, each_bytes: int | None = None) -> dict[str, list
 
     Each thread of `STREAMS` runs on memory that it touched first.
 
-    Each of their three arrays has `array_bytes`, or as many bytes as `each_bytes` says; the readers' is as large as all
-    three.
+    Each of the three arrays of `STREAMS` has `each_bytes` bytes, by default `array_bytes`; the readers' array is as
+    large as all three.
     """
     threads = machine.usable_cores
     size = each_bytes or array_bytes(machine, last_level_cache(machine.cpus))
@@ -222,17 +222,17 @@ def bandwidth(machine: Machine, each_bytes: int | None = None) -> dict[str, list
 
     seconds = together.Team(machine, streams).seconds()
     gigabytes = {name: size * elements * threads * PASSES / 1e9 for name, (size, _) in STREAMS.items()}
-    speeds = {name: [gigabytes[name] / each for each in seconds[name]] for name in STREAMS}
+    speeds = {name: [gigabytes[name] / time_s for time_s in seconds[name]] for name in STREAMS}
     return speeds | readers.Memory(machine, 3 * size).speeds(together.ROUNDS)
 
 
 def array_bytes(machine: Machine, cache: int) -> int:
-    """Return the size of each of three arrays: four times all last-level caches, as STREAM asks, if memory allows."""
+    """Return the size of each of three arrays: four times all last-level caches, as in STREAM, if memory allows."""
     return int(min(4 * cache, machine.memory_free * MEMORY_SHARE / 3))
 
 
 def last_level_cache(cpus: Iterable[int], root: Path = Path("/")) -> int:
-    """Return the bytes of the last-level caches of these CPUs together, each counted once."""
+    """Return the total bytes of these CPUs' last-level caches, each counted once."""
     caches = {}
     for cpu in cpus:
         for folder in (root / f"sys/devices/system/cpu/cpu{cpu}/cache").glob("index*"):

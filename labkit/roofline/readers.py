@@ -1,7 +1,7 @@
-"""Readers of memory: the fastest of those installed is the limit of whatever reads more than the caches hold.
+"""Measure read bandwidth with several readers: the fastest is the limit for reading more than the caches hold.
 
-A reader that is the fastest here may not be elsewhere: one stream for each core can leave memory idle, where a matmul,
-which reads several, does not.
+The fastest reader depends on the machine: one stream per core can leave memory idle where a matmul, which reads
+several, does not.
 """
 
 import ctypes
@@ -21,11 +21,11 @@ from labkit.system.machine import Machine
 SOURCE = Path(__file__).with_suffix(".c")
 MAXIMUM, FOUR_STREAMS, MATMUL = "NumPy's maximum", "four streams in C", "NumPy's x @ W"
 COLUMNS = 4096  # of W
-SETTLE_S = 0.2  # after a matmul, OpenBLAS's threads spin and take the cores from others: over 0.05 s, seen on an EPYC
+SETTLE_S = 0.2  # after a matmul, OpenBLAS threads spin and occupy the cores: for over 0.05 s on an EPYC
 
 
 def by_core() -> dict[str, Callable[[np.ndarray], object]]:
-    """Return the readers that run on one core, by name; each reads a float32 array once."""
+    """Return the single-core readers by name; each reads a float32 array once."""
     readers: dict[str, Callable[[np.ndarray], object]] = {MAXIMUM: np.maximum.reduce}
     with tempfile.TemporaryDirectory() as spare:
         if path := preload.library(SOURCE, Path(spare)):
@@ -53,17 +53,17 @@ class Memory:
 
         def prepare(place: int) -> together.Runs:
             part = self._matrix[place * rows : (place + 1) * rows].reshape(-1)
-            part.fill(1)  # on its core, and so in its memory
+            part.fill(1)  # first touch: on the thread's core, so in its memory
             return {name: functools.partial(run, part) for name, run in readers.items()}
 
         self._team = together.Team(machine, prepare)
 
     def speeds(self, rounds: int) -> dict[str, list[float]]:
-        """Return the GB/s of each reader, round by round; those on a core each alternate, then the matmul follows."""
+        """Return the GB/s of each reader, round by round: first the per-core readers, alternately, then the matmul."""
         time.sleep(SETTLE_S)
         seconds = self._team.seconds(rounds) | {MATMUL: [self._matmul() for _ in range(rounds)]}
         time.sleep(SETTLE_S)
-        return {name: [self._matrix.nbytes / one / 1e9 for one in each] for name, each in seconds.items()}
+        return {name: [self._matrix.nbytes / time_s / 1e9 for time_s in times] for name, times in seconds.items()}
 
     def _matmul(self) -> float:
         start = time.perf_counter()
@@ -71,11 +71,11 @@ class Memory:
         return time.perf_counter() - start
 
     def read(self) -> float:
-        """Return the GB/s of the fastest reader now; of each reader, the best of three times counts."""
+        """Measure and return the GB/s of the fastest reader, each by its best of three."""
         self.rounds.append({name: max(speeds) for name, speeds in self.speeds(3).items()})
         return max(self.rounds[-1].values())
 
     @property
     def fastest(self) -> str:
-        """The name of the reader that was the fastest in most rounds."""
+        """The name of the reader that was fastest in most rounds."""
         return Counter(max(speeds, key=speeds.__getitem__) for speeds in self.rounds).most_common(1)[0][0]

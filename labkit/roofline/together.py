@@ -1,4 +1,4 @@
-"""Runs on all cores at the same time."""
+"""Run functions on all cores at the same time, and time them."""
 
 import os
 import threading
@@ -14,15 +14,15 @@ Runs = Mapping[str, Callable[[], object]]
 
 
 class Team:
-    """A thread on each usable core, with runs of its own that all threads start at the same time.
+    """A thread on each usable core; all threads start their runs at the same time.
 
-    `prepare` is called with the number of each thread, on its core, so that it touches first the memory that its runs
-    use, and returns them by name.
+    `prepare` is called on each thread's core with the thread's number, and returns its runs by name. So it is the first
+    to touch the memory that the runs use.
     """
 
     def __init__(self, machine: Machine, prepare: Callable[[int], Runs]):
         self._cores = shares(machine, machine.usable_cores, 1)
-        self._pinned = machine.quota is None  # else the kernel has to move a thread to a CPU that is free
+        self._pinned = machine.quota is None  # with a quota, the kernel has to move threads to free CPUs
         self._barrier = threading.Barrier(len(self._cores), timeout=60)
         self._pool = ThreadPoolExecutor(len(self._cores))
         self._runs = self._on_each(prepare)
@@ -30,16 +30,18 @@ class Team:
     def seconds(self, rounds: int = ROUNDS) -> dict[str, list[float]]:
         """Return the seconds of each run, from the first thread's start to the last one's end, round by round.
 
-        The runs alternate, so that a slow phase of the machine slows all of them down.
+        The runs alternate, so that a slow phase of the machine affects all of them.
         """
         times = self._on_each(lambda place: [self._times(self._runs[place]) for _ in range(rounds)])
-        return {name: [_span(one[turn][name] for one in times) for turn in range(rounds)] for name in self._runs[0]}
+        return {
+            name: [_span(thread[turn][name] for thread in times) for turn in range(rounds)] for name in self._runs[0]
+        }
 
     def _on_each(self, work: Callable[[int], Any]) -> list[Any]:
         def pinned(place: int) -> Any:
             if self._pinned:
-                os.sched_setaffinity(0, self._cores[place])  # of this thread alone
-            self._barrier.wait()  # so that no thread takes two places
+                os.sched_setaffinity(0, self._cores[place])  # this thread only
+            self._barrier.wait()  # so that no thread runs twice
             return work(place)
 
         return list(self._pool.map(pinned, range(len(self._cores))))

@@ -1,5 +1,5 @@
-"""The ground of the kit: the machine, its processes, files, errors, progress, statistics.
+"""The base layer of the kit: the machine, processes, files, errors, progress, statistics.
 
-Nothing here imports another room of the kit, and most of it nothing but the standard library: the benchmark runs in an
-environment with TensorFlow and numpy alone.
+Nothing here imports another package of the kit, and most modules need only the standard library: the benchmark runs in
+an environment that has just TensorFlow and NumPy.
 """

@@ -1,4 +1,4 @@
-"""Whether other accounts of this machine, such as a hub's students, can use this kit and its Python."""
+"""Check that other accounts on this machine, such as a hub's students, can use this kit and its Python."""
 
 import os
 import stat
@@ -8,28 +8,28 @@ from pathlib import Path
 
 from labkit.system.paths import ROOT, shown
 
-NOBODY = 65534  # the number of an account that owns nothing
+NOBODY = 65534  # the uid and gid of an account that owns nothing
 REMEDY = (
-    "install the kit and Python where every account can read them, such as a copy of the kit in /opt, and there "
+    "install the kit and Python where every account can read them: copy the kit to /opt, and run there "
     "`UV_PYTHON_PREFERENCE=only-managed UV_PYTHON_INSTALL_DIR=/opt/python ./lab setup`"
 )
 TIME_LIMIT_S = 60.0
-# The shell's exec drops the rights that root keeps over the change of user. A Python that can't read its own files
-# continues with another Python's: hence its prefix.
+# The shell's exec drops the capabilities that root keeps when it changes user. A Python that can't read its own files
+# falls back to another Python's, so its prefix is compared.
 _SHELL = 'exec "$0" -c "import sys, labkit.cli; print(sys.base_prefix)"'
 
 
 def problem(user: int = NOBODY, group: int = NOBODY, folder: Path = Path("/")) -> str:
-    """Return in a line why another account can't use this environment; empty when it can.
+    """Return one line on why another account can't use this environment; empty if it can.
 
-    Root becomes that account and tries; other users look at the modes of the folders.
+    Root tries it as that account; other users check the folders' modes.
 
     Parameters
     ----------
     user, group : int
-        The account, by its numbers.
+        The account's uid and gid.
     folder : Path
-        Where it starts.
+        The folder to start in.
     """
     if os.geteuid() != 0:
         return _closed()
@@ -54,7 +54,7 @@ def problem(user: int = NOBODY, group: int = NOBODY, folder: Path = Path("/")) -
 
 
 def _closed() -> str:
-    """Return which folder on the way to Python or the kit is closed to others; empty when none is."""
+    """Return the closed folder on the path to Python or the kit, in words; empty if there is none."""
     python = Path(sys.executable)
     for path in (python, python.resolve(), Path(sys.base_prefix), ROOT):
         for folder in reversed(path.parents):

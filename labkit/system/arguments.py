@@ -1,4 +1,4 @@
-"""Flags of the kit's programs: numbers within bounds, truth values, and errors of one line."""
+"""Command-line flags of the kit's programs: bounded numbers, booleans, and one-line errors."""
 
 import argparse
 import math
@@ -12,7 +12,7 @@ _TRUTH = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no"
 
 
 def as_integer(value: object) -> int | None:
-    """Return an integer, Python's or NumPy's; None of anything else, truth values too."""
+    """Return a Python or NumPy integer as an int; None for anything else, including booleans."""
     if isinstance(value, bool):
         return None
     try:
@@ -22,16 +22,16 @@ def as_integer(value: object) -> int | None:
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are `LabError`s, and that guesses no flag from its beginning.
+    """A parser whose errors are `LabError`s, and that accepts no abbreviated flags.
 
-    Flags that are not given are left out of the result: their defaults are those of the program's configuration.
+    Flags that are not set are missing from the result: the program's configuration has their defaults.
 
     Parameters
     ----------
     command : str
-        The command that one types to run the program.
+        The command to run the program, as typed.
     description, epilog : str
-        The texts that `--help` shows before the flags and after them.
+        The text that `--help` shows before and after the flags.
     """
 
     def __init__(self, command: str, description: str, epilog: str):
@@ -45,28 +45,28 @@ class Parser(argparse.ArgumentParser):
         )
 
     def error(self, message: str) -> NoReturn:
-        """Raise an error with the problem, and where help is."""
+        """Raise an error with the problem and the way to get help."""
         raise LabError(f"{message.rstrip('.')}. {self.prog} --help lists the flags.")
 
 
-def whole_number(least: int) -> Callable[[str], int]:
-    """Return the converter from a flag's text to a whole number that is not less than `least`."""
+def integer(minimum: int) -> Callable[[str], int]:
+    """Return a converter from a flag's text to an integer of at least `minimum`."""
 
     def convert(text: str) -> int:
         value = int(text)
-        _check(value, text, least)
+        _check(value, text, minimum)
         return value
 
-    convert.__name__ = "whole number"  # the name in argparse's errors
+    convert.__name__ = "integer"  # the name in argparse's errors
     return convert
 
 
-def number(least: float, most: float = math.inf) -> Callable[[str], float]:
-    """Return the converter from a flag's text to a number from `least` to `most`."""
+def number(minimum: float, maximum: float = math.inf) -> Callable[[str], float]:
+    """Return a converter from a flag's text to a number from `minimum` to `maximum`."""
 
     def convert(text: str) -> float:
         value = float(text)
-        _check(value, text, least, most)
+        _check(value, text, minimum, maximum)
         return value
 
     convert.__name__ = "number"
@@ -74,7 +74,7 @@ def number(least: float, most: float = math.inf) -> Callable[[str], float]:
 
 
 def add_switch(group: argparse._ArgumentGroup, name: str, text: str) -> None:
-    """Add a flag that is written `--name`, `--name=true`, `--name=false` or `--noname`."""
+    """Add a boolean flag: `--name`, `--name=true`, `--name=false` or `--noname`."""
 
     def convert(value: str) -> bool:
         if value.lower() not in _TRUTH:
@@ -85,8 +85,8 @@ def add_switch(group: argparse._ArgumentGroup, name: str, text: str) -> None:
     group.add_argument(f"--no{name}", dest=name, action="store_false", help=argparse.SUPPRESS)
 
 
-def _check(value: float, text: str, least: float, most: float = math.inf) -> None:
-    if value < least:
-        raise argparse.ArgumentTypeError(f"{text} is less than {least}")
-    if not value <= most:  # which not-a-number isn't either
-        raise argparse.ArgumentTypeError(f"{text} is more than {most}")
+def _check(value: float, text: str, minimum: float, maximum: float = math.inf) -> None:
+    if value < minimum:
+        raise argparse.ArgumentTypeError(f"{text} is less than {minimum}")
+    if not value <= maximum:  # or NaN
+        raise argparse.ArgumentTypeError(f"{text} is more than {maximum}")

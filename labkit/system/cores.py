@@ -1,18 +1,18 @@
-"""Cores lent to one run at a time: each run borrows its own, whoever started the others.
+"""Exclusive use of CPU cores: each run borrows cores that no other run has, whichever user started it.
 
 A CPU is lent to the process that has bound a Unix socket to the CPU's name in Linux's abstract namespace (unix(7)).
-One process alone can have a name; asking for it never waits; and the kernel frees it as soon as its holder ends, even
-by SIGKILL. A lock file for each core would need a folder that all users share, and protection against what others put
-there: links, pipes, files that cannot be read. A name has no owner, mode or content, and as the socket does not listen,
-nobody can connect to it.
+Only one process can have a name; binding never blocks; and the kernel frees the name as soon as its holder ends, even
+by SIGKILL. Lock files, one per core, would need a folder that all users share, protected against links, pipes and
+unreadable files that others put there. A name has no owner, mode or content, and as the socket does not listen, no one
+can connect to it.
 
-The process that asks for a run holds the names, and it alone: what it starts does not inherit the sockets (PEP 446), so
-nothing that a rank leaves behind can keep cores. Should that process be killed, mpirun and the ranks die within
-moments (`labkit.system.lifetime`). Ranks learn from `LENT_VARIABLE` which CPUs are theirs already: a run inside a rank
-shares out those, and has nobody to wait for.
+Only the process that requests a run holds the names: its children do not inherit the sockets (PEP 446), so nothing that
+a rank leaves behind can keep cores. If that process is killed, mpirun and the ranks die within moments
+(`labkit.system.lifetime`). `LENT_VARIABLE` tells ranks which CPUs they already have: a run inside a rank divides those,
+and never waits.
 
-Names belong to a network namespace: containers with networks of their own do not see each other's runs. Neither are
-runs seen that others start without this kit. Whoever holds all names on purpose makes others run unbound, not wait.
+Names belong to a network namespace, so containers with separate networks do not see each other's runs. Runs started
+without this kit are not seen either. Holding all names on purpose makes other runs unbound; it does not block them.
 """
 
 import contextlib
@@ -25,33 +25,33 @@ from collections.abc import Iterable, Mapping
 
 from labkit.system.machine import siblings
 
-LENT_VARIABLE = "LABKIT_LENT_CPUS"  # the variable that tells ranks which CPUs their run has borrowed
+LENT_VARIABLE = "LABKIT_LENT_CPUS"  # tells ranks which CPUs their run has borrowed
 
-NAME_PREFIX = "labkit-cpu"  # the beginning of the sockets' names, before the CPU's number
-MAX_TRIES = 20  # tries: another process that looks for free cores has them all for a moment
+NAME_PREFIX = "labkit-cpu"  # the prefix of the sockets' names, before the CPU's number
+MAX_TRIES = 20  # another process that looks for free cores holds them all for a moment
 MAX_PAUSE_S = 0.05  # the longest pause between two tries
 
 Core = tuple[int, ...]  # the CPUs of one core: SMT siblings are lent together
 
 
 class Loan:
-    """Cores that are this process's until it closes the loan, or ends.
+    """Cores that this process holds until it closes the loan, or ends.
 
     Attributes
     ----------
     free : tuple of tuple of int
-        The cores that nobody else has.
+        The cores that no other run has.
     failure : str
-        The reason why the kernel binds no names here, so that nobody knows which cores are free; empty when it does.
+        The reason why the kernel binds no names here, so that free cores are unknown; empty if it does.
     """
 
-    def __init__(self, cores: Iterable[Core], own: Iterable[int] = ()) -> None:
+    def __init__(self, cores: Iterable[Core], lent: Iterable[int] = ()) -> None:
         self.failure = ""
         self._held: dict[int, socket.socket] = {}
-        self.free = tuple(core for core in cores if set(core) <= set(own) or self._take(core))
+        self.free = tuple(core for core in cores if set(core) <= set(lent) or self._take(core))
 
     def _take(self, core: Core) -> bool:
-        """Take all CPUs of a core, also those that this process may not use; return whether they were free."""
+        """Take all CPUs of a core, including any that this process may not use; return whether they were free."""
         for cpu in sorted(set(core).union(*map(siblings, core))):
             try:
                 self._held[cpu] = _bind(f"\0{NAME_PREFIX}{cpu}")
@@ -67,13 +67,13 @@ class Loan:
             self._held.pop(cpu).close()
 
     def keep_only(self, cpus: Iterable[int]) -> None:
-        """Release the cores that have none of these CPUs."""
+        """Release the cores without any of these CPUs."""
         for core in self.free:
             if not set(core) & set(cpus):
                 self._release(core)
 
     def close(self) -> None:
-        """Release all of them."""
+        """Release all cores."""
         self.keep_only(())
 
 
@@ -86,7 +86,7 @@ def _bind(name: str) -> socket.socket:
 
 
 def borrow(cores: Iterable[Core], minimum: int, environ: Mapping[str, str] = os.environ) -> Loan:
-    """Borrow all of these cores that are free; when those are fewer than `minimum`, name them, but hold none.
+    """Borrow all free cores among these; if they are fewer than `minimum`, list them but hold none.
 
     Parameters
     ----------
@@ -95,11 +95,11 @@ def borrow(cores: Iterable[Core], minimum: int, environ: Mapping[str, str] = os.
     minimum : int
         The number of cores that the run needs.
     environ : mapping of str to str
-        The variables, with those that its run has borrowed when this process is a rank.
+        The environment; in a rank, it lists the CPUs that the run has borrowed.
     """
-    own = {int(cpu) for cpu in environ.get(LENT_VARIABLE, "").split(",") if cpu.isdecimal()}
+    lent = {int(cpu) for cpu in environ.get(LENT_VARIABLE, "").split(",") if cpu.isdecimal()}
     for wait in (*(random.uniform(0, MAX_PAUSE_S) for _ in range(MAX_TRIES - 1)), 0):
-        loan = Loan(cores, own)
+        loan = Loan(cores, lent)
         if len(loan.free) >= minimum:
             break
         loan.close()

@@ -1,8 +1,8 @@
-"""Leases of measuring slots: on a server that many people share, one measurement at a time has a slot of whole cores.
+"""Leases of measuring slots: on a shared server, each slot of whole cores runs one measurement at a time.
 
 `LABKIT_SLOTS` names a folder with a file for each slot. The file's name lists the slot's CPUs (`2,3`), and the
 measurement that has the slot holds the file's lock (flock(2)), which the kernel releases when the process ends. Leases
-are an agreement between users who trust each other: any of them could lock a file and keep it.
+rely on users trusting each other: anyone could lock a file and keep it locked.
 
 Standard library only: the OpenMP environment doesn't have psutil.
 """
@@ -23,18 +23,18 @@ from labkit.system.machine import Machine, cpu_list, siblings, this_machine
 from labkit.system.words import plural
 
 FOLDER_VARIABLE = "LABKIT_SLOTS"  # names the folder of the slots
-LEASE_VARIABLE = "LABKIT_LEASE"  # names the slot's file, in the process that has the lease and in all that it starts
+LEASE_VARIABLE = "LABKIT_LEASE"  # names the slot's file, in the process with the lease and its children
 WAIT_LIMIT_S = 900.0
 POLL_S = 0.2
 
 
 def slots() -> dict[Path, set[int]]:
-    """Return the CPUs of each measuring slot by its file; none on a machine that isn't divided.
+    """Return the CPUs of each measuring slot by its file; empty on an unpartitioned machine.
 
     Raises
     ------
     LabError
-        When the folder can't be read, or has other files in it.
+        If the folder can't be read, or has other files in it.
     """
     folder = os.environ.get(FOLDER_VARIABLE)
     if not folder or not Path(folder).exists():
@@ -46,18 +46,18 @@ def slots() -> dict[Path, set[int]]:
 
 
 def slot_cores() -> int:
-    """Return the physical cores of a measuring slot; 0 on a machine that isn't divided."""
+    """Return the number of physical cores of a measuring slot; 0 on an unpartitioned machine."""
     return max((len({min(siblings(cpu)) for cpu in cpus}) for cpus in slots().values()), default=0)
 
 
 def is_held() -> bool:
-    """Whether this process, or one that started it, has a lease."""
+    """Return whether this process, or one of its parents, has a lease."""
     file = os.environ.get(LEASE_VARIABLE)
     return file is not None and locks.is_locked(Path(file))
 
 
 def usable_machine() -> Machine:
-    """Return what a measurement of this process may use: this machine, or as much of it as a measuring slot has."""
+    """Return the machine that measurements may use: this one, or a measuring slot's share of it."""
     machine, cores = this_machine(), 0 if is_held() else slot_cores()
     if not cores:
         return machine
@@ -66,19 +66,19 @@ def usable_machine() -> Machine:
 
 @contextlib.contextmanager
 def take(also: Collection[int] = ()) -> Iterator[None]:
-    """Wait for a measuring slot and have it for the block, with this process and its children on the slot's cores.
+    """Wait for a measuring slot and hold it for the block, with this process and its children on the slot's cores.
 
-    Do nothing on a machine that isn't divided, or within another lease.
+    Do nothing on an unpartitioned machine, or within another lease.
 
     Parameters
     ----------
     also : collection of int
-        Processes that belong to the measurement and are not children of this one; they and their children move too.
+        Other processes that belong to the measurement; they and their children move too.
 
     Raises
     ------
     LabError
-        When no slot is free within `WAIT_LIMIT_S`, or this process may not use the slot's cores.
+        If no slot is free within `WAIT_LIMIT_S`, or this process may not use the slot's cores.
     """
     free = {} if is_held() else slots()
     if not free:
@@ -90,7 +90,7 @@ def take(also: Collection[int] = ()) -> Iterator[None]:
         try:
             if os.sched_getaffinity(0) != free[file]:
                 raise LabError(
-                    f"this process may not use CPUs {file.name}, those of its measuring slot. "
+                    f"this process may not use its measuring slot's CPUs {file.name}. "
                     "On the server, set CPUAffinity= for users' processes, not AllowedCPUs=."
                 )
             os.environ[LEASE_VARIABLE] = str(file)
@@ -102,7 +102,7 @@ def take(also: Collection[int] = ()) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _lock_any(files: Iterable[Path]) -> Iterator[Path]:
-    """Lock one of the slots' files for the block; yield it."""
+    """Lock one of the slots' files for the block and yield it."""
     began, waiting = time.monotonic(), False
     with contextlib.ExitStack() as until_over:
         opened = {}
@@ -119,20 +119,20 @@ def _lock_any(files: Iterable[Path]) -> Iterator[Path]:
             if time.monotonic() - began > WAIT_LIMIT_S:
                 raise LabError(
                     f"no measuring slot was free within {WAIT_LIMIT_S / 60:.0f} min. Try again; "
-                    f"`fuser -v {os.environ[FOLDER_VARIABLE]}/*` shows an administrator who has them."
+                    f"`fuser -v {os.environ[FOLDER_VARIABLE]}/*` shows an administrator who holds them."
                 )
             if not waiting:
                 slots = plural(len(opened), "measuring slot")
-                print(f"Waiting for {slots}, {WAIT_LIMIT_S / 60:.0f} min at most …", file=sys.stderr, flush=True)
+                print(f"Waiting for {slots}, at most {WAIT_LIMIT_S / 60:.0f} min …", file=sys.stderr, flush=True)
                 waiting = True
             time.sleep(POLL_S)
 
 
 def _move(roots: Iterable[int], to: dict[int, set[int]], default: set[int]) -> dict[int, set[int]]:
-    """Move all threads of some processes and their children to CPUs; return the CPUs of each thread before."""
+    """Move all threads of some processes and their children to CPUs; return each thread's previous CPUs."""
     before = {}
     for thread in _threads(roots):
-        with contextlib.suppress(OSError):  # it has ended, is another user's, or may not use these CPUs
+        with contextlib.suppress(OSError):  # ended, another user's, or not allowed on these CPUs
             before[thread] = os.sched_getaffinity(thread)
             os.sched_setaffinity(thread, to.get(thread, default))
     return before
@@ -147,20 +147,20 @@ def _threads(processes: Iterable[int]) -> Iterator[int]:
                 yield from _threads(map(int, (thread / "children").read_text(encoding="utf-8").split()))
 
 
-# Dividing a machine
+# Partitioning a machine
 
 
-class Division(NamedTuple):
-    """How the CPUs of a shared server are divided.
+class Partition(NamedTuple):
+    """The partition of a shared server's CPUs.
 
     Attributes
     ----------
     editing : tuple of int
-        The CPUs of notebooks and everything else that isn't measured.
+        The CPUs for notebooks and everything else that isn't measured.
     slots : tuple of tuple of int
-        The CPUs of each measuring slot: whole cores, of one NUMA node if it has enough.
+        The CPUs of each measuring slot: whole cores, in one NUMA node if it has enough.
     cores : int
-        Physical cores of each slot.
+        The number of physical cores in each slot.
     """
 
     editing: tuple[int, ...]
@@ -168,28 +168,28 @@ class Division(NamedTuple):
     cores: int
 
     def __str__(self) -> str:
-        """Return it in a line."""
+        """Return it in one line."""
         slots = plural(len(self.slots), "measuring slot")
-        return f"{slots} of {plural(self.cores, 'core')} each, and {plural(len(self.editing), 'CPU')} to edit on"
+        return f"{slots} of {plural(self.cores, 'core')} each, and {plural(len(self.editing), 'CPU')} for editing"
 
 
-def divide(machine: Machine, people: int, cores: int | None = None) -> Division:
-    """Divide a machine's cores: a quarter of them for editing, and at least as many as a slot has.
+def partition(machine: Machine, people: int, cores: int | None = None) -> Partition:
+    """Partition a machine's cores: a quarter for editing, but at least as many as in a slot.
 
     Parameters
     ----------
     machine : Machine
         The server.
     people : int
-        The number of people who share it: it needs no more slots.
+        The number of people who share it; there are no more slots than that.
     cores : int, optional
-        Cores of a slot. By default 4 on 16 cores or more, the most ranks that the labs start for speed; 2 on 4 or
+        Cores per slot. By default 4 on 16 cores or more, the most ranks that the labs start for speed; 2 on 4 or
         more; else 1.
 
     Raises
     ------
     LabError
-        When there are too few cores.
+        If there are too few cores.
     """
     total = machine.usable_cores
     size = cores or (4 if total >= 16 else 2 if total >= 4 else 1)
@@ -200,36 +200,36 @@ def divide(machine: Machine, people: int, cores: int | None = None) -> Division:
     nodes = [[core for core in rest if core[0] in node] for node in machine.numa]
     slots = [slot for node in nodes for slot in _chunks(node, size)] or _chunks(rest, size)
     if not slots:
-        raise LabError(f"{plural(total, 'core')} are too few to divide into slots of {size}: {2 * size} are needed.")
+        raise LabError(f"{plural(total, 'core')} are too few for slots of {size}: at least {2 * size} are needed.")
     chosen = tuple(tuple(sorted(cpu for core in slot for cpu in core)) for slot in slots[:people])
     measuring = {cpu for slot in chosen for cpu in slot}
-    return Division(tuple(cpu for cpu in machine.cpus if cpu not in measuring), chosen, size)
+    return Partition(tuple(cpu for cpu in machine.cpus if cpu not in measuring), chosen, size)
 
 
 def _chunks(cores: list[tuple[int, ...]], size: int) -> list[list[tuple[int, ...]]]:
     return [cores[start : start + size] for start in range(0, len(cores) - size + 1, size)]
 
 
-def create(division: Division, folder: Path) -> None:
-    """Make the folder of the slots, which its owner alone can change."""
+def create(partition: Partition, folder: Path) -> None:
+    """Make the folder of the slots, which only its owner can change."""
     folder.mkdir()
     folder.chmod(0o755)
-    for slot in division.slots:
+    for slot in partition.slots:
         file = folder / ",".join(map(str, slot))
         file.touch()
         file.chmod(0o444)
 
 
-def variables(division: Division, folder: Path) -> dict[str, str]:
-    """Return the variables for people's servers on a divided machine.
+def variables(partition: Partition, folder: Path) -> dict[str, str]:
+    """Return the environment variables for people's servers on a partitioned machine.
 
-    TensorFlow and OpenMP make their threads once, when a kernel is still on the CPUs for editing: the variables set as
-    many as a slot has cores.
+    TensorFlow and OpenMP create their threads once, while a kernel is still on the CPUs for editing: the variables set
+    the number to a slot's cores.
     """
-    threads = str(division.cores)
+    threads = str(partition.cores)
     return {
         FOLDER_VARIABLE: str(folder),
         "OMP_NUM_THREADS": threads,
         "TF_NUM_INTRAOP_THREADS": threads,
-        "TF_NUM_INTEROP_THREADS": str(min(division.cores, 2)),
+        "TF_NUM_INTEROP_THREADS": str(min(partition.cores, 2)),
     }

@@ -1,4 +1,4 @@
-"""Settings that the kernel has for a process (prctl(2)). Standard library only: every rank imports this first."""
+"""Tie processes' lifetimes together (prctl(2)). Standard library only: every rank imports this first."""
 
 import ctypes
 import os
@@ -9,12 +9,12 @@ _prctl = ctypes.CDLL(None).prctl
 
 
 def end_with(parent: int) -> None:
-    """Let the kernel kill this process when its parent ends: to be exact, the parent's thread that started it."""
+    """Have the kernel kill this process when its parent ends: more exactly, the parent's thread that started it."""
     _prctl(_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # ended since
+    if os.getppid() != parent:  # already ended
         os._exit(1)
 
 
 def adopt_orphans() -> None:
-    """Make all processes under this one its children when their parents end."""
+    """Make descendants whose parents end children of this process."""
     _prctl(_SET_CHILD_SUBREAPER, 1)

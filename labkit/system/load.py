@@ -1,11 +1,11 @@
-"""Contention: other work's use of the cores while something is measured.
+"""Contention: other work's use of the cores during a measurement.
 
-`with watch("section 7") as others:` around what is timed looks before and after. What the cores did (/proc/stat), less
-what this process and all under it did (/proc/PID/stat), is the work of others; what a hypervisor took away (steal)
-counts with it. For how long a CPU quota held this process back, the control group tells.
+`with watch("section 7") as others:` around timed code reads counters before and after. Other work is the cores' busy
+time (/proc/stat), including time that a hypervisor took away (steal), minus the time of this process and its
+descendants (/proc/PID/stat). The control group reports for how long a CPU quota throttled this process.
 
-These files are read here and not by psutil, which numbers CPUs by their order and not as the kernel does, and which is
-not in every environment that measures.
+This module reads these files itself: psutil numbers CPUs by their order, not as the kernel does, and is missing from
+some of the environments that measure.
 """
 
 import contextlib
@@ -21,38 +21,38 @@ from typing import Any, NamedTuple
 from labkit.system import lease
 from labkit.system.machine import Machine, own_cgroups, this_machine
 
-# The share of the measured cores from which figures are doubtful: a figure loses about as much, and the labs discuss
-# differences from some 5% on.
+# The share of the measured cores above which figures are unreliable: a figure loses about as much, and the labs discuss
+# differences from about 5% up.
 BUSY_SHARE = 0.05
-LIMITED_BY_CORES = "the cores were the limit, not the wire"  # where a testbed's wires were to be measured
-BUSY_MARK = "⚠ busy"  # the mark behind a figure in a table
-MAX_NAMES = 3  # names of processes that a message has at most
+LIMITED_BY_CORES = "the cores were the limit, not the wire"  # when a testbed's wires were to be measured
+BUSY_MARK = "⚠ busy"  # the mark after a figure in a table
+MAX_NAMES = 3  # process names per message
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")  # the unit of /proc/stat and /proc/PID/stat
 
 
 @dataclass
-class Others:
-    """Others' use of the cores while something was measured; filled in when the measurement is over.
+class Contention:
+    """Other work's use of the cores during a measurement; filled in when the measurement is over.
 
     Attributes
     ----------
     where : str
         The name of the measurement, such as "section 7".
     again : str
-        The way to measure it again.
+        How to repeat the measurement.
     share : float or None
-        The share of the cores, 0 to 1, that other processes and the hypervisor took; None when that is unknown.
+        The share of the cores, 0 to 1, that other processes and the hypervisor took; None if unknown.
     throttled : float
-        The share of the time, 0 to 1, for which a CPU quota held this process back.
+        The share of the time, 0 to 1, for which a CPU quota throttled this process.
     by : tuple of str
-        The names of those who took most, as far as they can be seen; of other users, no more than that it was they.
+        The visible processes that took most, by name; other users' processes are "other users".
     busy : bool
-        Whether figures measured meanwhile are doubtful.
+        Whether figures measured meanwhile are unreliable.
     why : str
         The reason why the share is unknown.
     doubt : str
-        The reason why the figures are the cores' and not those of what was to be measured, such as a testbed's wires
-        (`labkit.testbed.fidelity`); mostly empty.
+        The reason why the cores, not the subject of the measurement (such as a testbed's wires,
+        `labkit.testbed.fidelity`), limited the figures; usually empty.
     """
 
     where: str = ""
@@ -61,23 +61,23 @@ class Others:
     throttled: float = 0.0
     by: tuple[str, ...] = ()
     busy: bool = False
-    why: str = "nobody watched"
+    why: str = "it was not measured"
     doubt: str = ""
-    inside: list["Others"] = field(default_factory=list, repr=False)  # the findings of the watches inside
+    inside: list["Contention"] = field(default_factory=list, repr=False)  # from nested watches
     capacity: float = field(default=0.0, repr=False)  # the CPU seconds available
 
     @property
     def note(self) -> str:
-        """The note below a table with a figure measured meanwhile; empty when nothing disturbed it."""
-        what = f"{self.where}: " if self.where else ""
+        """The note below a table with a figure measured meanwhile; empty if nothing interfered."""
+        prefix = f"{self.where}: " if self.where else ""
         if self.doubt:
-            return f"⚠ {what}{self._not_valid}"
+            return f"⚠ {prefix}{self._not_valid}"
         if self.busy:
-            return f"⚠ {what}{self._taken} meanwhile. First {self.again} {self._when}, then make this table."
-        return f"{what}{self._unknown}" if self.share is None else ""
+            return f"⚠ {prefix}{self._taken} meanwhile. First {self.again} {self._when}, then make this table."
+        return f"{prefix}{self._unknown}" if self.share is None else ""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as `json.dumps` takes it."""
+        """Return it in a form that `json.dumps` accepts."""
         return {
             "share": self.share,
             "throttled": self.throttled,
@@ -87,7 +87,7 @@ class Others:
         }
 
     def __str__(self) -> str:
-        """Return it in one line, to be printed when the measurement is over."""
+        """Return it in one line, to print when the measurement is over."""
         if self.doubt:
             return f"⚠ {self._not_valid[0].upper()}{self._not_valid[1:]}"
         if self.share is None:
@@ -95,17 +95,17 @@ class Others:
         if not self.busy:
             return f"Other work took {self.share:.0%} of the cores meanwhile."
         by = f" ({', '.join(self.by)})" if self.by else ""
-        return f"⚠ Meanwhile, {self._taken}{by}. What was measured is doubtful: {self.again} {self._when}."
+        return f"⚠ Meanwhile, {self._taken}{by}. These figures are unreliable: {self.again} {self._when}."
 
     @property
     def _not_valid(self) -> str:
-        return f"not valid: {LIMITED_BY_CORES}, as {self.doubt}. Take fewer nodes or a slower wire."
+        return f"not valid: {LIMITED_BY_CORES}, as {self.doubt}. Use fewer nodes or slower wires."
 
     @property
     def _taken(self) -> str:
-        others = f"other work took {self.share:.0%} of the cores"
-        quota = f"the CPU quota held it back for {self.throttled:.0%} of the time"
-        return " and ".join([others] * self._crowded + [quota] * (self.throttled > BUSY_SHARE))
+        share = f"other work took {self.share:.0%} of the cores"
+        quota = f"the CPU quota throttled it for {self.throttled:.0%} of the time"
+        return " and ".join([share] * self._crowded + [quota] * (self.throttled > BUSY_SHARE))
 
     @property
     def _when(self) -> str:
@@ -117,10 +117,10 @@ class Others:
 
     @property
     def _unknown(self) -> str:
-        return f"whether other work had the cores meanwhile is not known: {self.why}."
+        return f"whether other work used the cores meanwhile is unknown: {self.why}."
 
 
-_enclosing: ContextVar[Others | None] = ContextVar("enclosing", default=None)  # findings of the watch around this one
+_enclosing: ContextVar[Contention | None] = ContextVar("enclosing", default=None)  # of the watch around this one
 
 
 @contextlib.contextmanager
@@ -130,11 +130,11 @@ def watch(
     also: Collection[int] = (),
     unknown: str = "",
     show: bool = True,
-) -> Iterator[Others]:
-    """Measure in the block: with a measuring slot, where there are any, and watching others' use of the cores.
+) -> Iterator[Contention]:
+    """Measure in the block: hold a measuring slot, if there are any, and watch for other work on the cores.
 
-    A cell of a lab that measures in its kernel has no other way to a slot (`labkit.system.lease`). Prints a line when
-    others' use is much.
+    This is how lab cells that measure in the kernel get a slot (`labkit.system.lease`). Print a line if other work is
+    significant.
 
     Parameters
     ----------
@@ -156,21 +156,21 @@ def observe(
     also: Collection[int] = (),
     unknown: str = "",
     root: Path = Path("/"),
-) -> Iterator[Others]:
-    """Watch others' use of the cores while the block runs.
+) -> Iterator[Contention]:
+    """Watch for other work on the cores while the block runs.
 
-    When there are watches inside, their findings count: `run_ranks` has one, on the cores that its ranks are bound to.
+    Nested watches take precedence: `run_ranks` has one, on the cores that its ranks are bound to.
 
     Parameters
     ----------
     where : str
         The name of the measurement, such as "section 7": the part to run again.
     cpus : collection of int, optional
-        The CPUs that are measured on; by default all that this process may use.
+        The CPUs of the measurement; by default all that this process may use.
     also : collection of int
-        Processes that belong to the measurement without being under this one.
+        Processes that belong to the measurement but are not descendants of this one.
     unknown : str
-        The reason why nothing can be known of the cores measured on, if there is one.
+        The reason why the cores of the measurement cannot be watched, if any.
     root : Path
         Where proc/ and sys/ are; tests point it at synthetic trees.
     """
@@ -178,7 +178,7 @@ def observe(
     machine = this_machine(root, _allowed() if root == Path("/") else None)
     used = set(machine.cpus if cpus is None else cpus)
     with _gathering(others):
-        # The processes are looked at outside of what is measured: thousands of them take a tenth of a second.
+        # Processes are read outside the measurement: thousands of them take a tenth of a second.
         before = _processes(root, {os.getpid(), *also})
         first = _cores(root, used)
         yield others
@@ -197,8 +197,8 @@ def observe(
 
 
 @contextlib.contextmanager
-def combine(where: str = "") -> Iterator[Others]:
-    """Combine the findings of the watches inside, and look at nothing itself: for blocks that cost next to nothing."""
+def combine(where: str = "") -> Iterator[Contention]:
+    """Combine the results of nested watches without reading counters: for blocks that cost next to nothing."""
     others = _new(where)
     with _gathering(others):
         yield others
@@ -207,12 +207,12 @@ def combine(where: str = "") -> Iterator[Others]:
         _report_to_enclosing(others)
 
 
-def _new(where: str) -> Others:
-    return Others(where, f"run {where} again") if where else Others()
+def _new(where: str) -> Contention:
+    return Contention(where, f"run {where} again") if where else Contention()
 
 
 @contextlib.contextmanager
-def _gathering(others: Others) -> Iterator[None]:
+def _gathering(others: Contention) -> Iterator[None]:
     outer = _enclosing.set(others)
     try:
         yield
@@ -220,56 +220,56 @@ def _gathering(others: Others) -> Iterator[None]:
         _enclosing.reset(outer)
 
 
-def _report_to_enclosing(others: Others) -> None:
+def _report_to_enclosing(others: Contention) -> None:
     if enclosing := _enclosing.get():
         enclosing.inside.append(others)
 
 
-def _sum_up(others: Others) -> None:
-    """Fill in the findings of the watches inside, each by its weight."""
+def _sum_up(others: Contention) -> None:
+    """Fill in the weighted results of the nested watches."""
     inside = others.inside
-    others.doubt = next((finding.doubt for finding in inside if finding.doubt), "")
+    others.doubt = next((nested.doubt for nested in inside if nested.doubt), "")
     others.busy = bool(others.doubt)
-    if unknown := [finding for finding in inside if finding.share is None]:
+    if unknown := [nested for nested in inside if nested.share is None]:
         others.why = unknown[0].why
         return
-    others.capacity = sum(finding.capacity for finding in inside)
-    others.share = sum((finding.share or 0.0) * finding.capacity for finding in inside) / others.capacity
-    others.throttled = sum(finding.throttled * finding.capacity for finding in inside) / others.capacity
-    crowded = any(finding.busy for finding in inside) and max(others.share, others.throttled) > BUSY_SHARE
+    others.capacity = sum(nested.capacity for nested in inside)
+    others.share = sum((nested.share or 0.0) * nested.capacity for nested in inside) / others.capacity
+    others.throttled = sum(nested.throttled * nested.capacity for nested in inside) / others.capacity
+    crowded = any(nested.busy for nested in inside) and max(others.share, others.throttled) > BUSY_SHARE
     others.busy = others.busy or crowded
-    others.by = tuple(dict.fromkeys(name for finding in inside for name in finding.by))[:MAX_NAMES]
+    others.by = tuple(dict.fromkeys(name for nested in inside for name in nested.by))[:MAX_NAMES]
     others.why = ""
 
 
 def _compare(
-    others: Others, machine: Machine, used: set[int], elapsed: "_Cores", before: "_Processes", after: "_Processes"
+    others: Contention, machine: Machine, used: set[int], elapsed: "_Cores", before: "_Processes", after: "_Processes"
 ) -> None:
-    """Fill in others' use of these cores."""
+    """Fill in other work's use of these cores."""
     ours = after.seconds - before.seconds
     others_s = elapsed.worked - ours
     others.capacity = min(len(used), machine.quota or math.inf) * elapsed.clock
-    # /proc/stat counts who is at work when the clock ticks. This is a sample; twice its standard deviation, at most,
-    # and some ticks for what was counted just before or after:
+    # /proc/stat counts what runs at each clock tick: a sample. The error is at most twice its standard deviation, plus
+    # some ticks that were counted just before or after.
     counting_error = max(math.sqrt(others.capacity * TICK_S), 4 * TICK_S)
-    doubtful = max(counting_error, BUSY_SHARE * others.capacity)
-    # A process's seconds may have the interrupts' in them, of its packets for one, which /proc/stat counts apart.
-    at_the_most = others_s + elapsed.interrupts
-    if at_the_most < -doubtful and used >= set(machine.cpus):
-        if at_the_most < -ours / 2:  # as in a sandbox with a /proc of its own
-            others.why = "/proc/stat does not count what this process does"
+    threshold = max(counting_error, BUSY_SHARE * others.capacity)
+    # A process's seconds may include interrupts, such as for its packets, which /proc/stat counts separately.
+    upper_bound_s = others_s + elapsed.interrupts
+    if upper_bound_s < -threshold and used >= set(machine.cpus):
+        if upper_bound_s < -ours / 2:  # as in a sandbox with its own /proc
+            others.why = "/proc/stat does not count this process"
             return
-        # Ticks miss ranks that work for microseconds at a time, so count the other processes that can be seen.
+        # Ticks miss ranks that work for microseconds at a time, so count the other visible processes instead.
         others_s = sum(after.others_since(before).values()) + elapsed.stolen
-    # Under a quota there are more CPUs than this process can fill, and what others do on the rest costs it nothing.
+    # Under a quota there are more CPUs than this process can fill; other work on the rest costs it nothing.
     others_s = max(0.0, others_s - (len(used) * elapsed.clock - others.capacity))
     others.share, others.why = min(1.0, others_s / others.capacity), ""
     others.throttled = elapsed.throttled / (elapsed.throttled + others.capacity)
-    others.busy = others_s > doubtful or others.throttled > BUSY_SHARE
+    others.busy = others_s > threshold or others.throttled > BUSY_SHARE
     if others.busy:
-        took = after.others_since(before) | {"the hypervisor: steal": elapsed.stolen}
-        most = sorted(took, key=took.__getitem__, reverse=True)[:MAX_NAMES]
-        others.by = tuple(name for name in most if took[name] > BUSY_SHARE / MAX_NAMES * others.capacity)
+        seconds = after.others_since(before) | {"the hypervisor: steal": elapsed.stolen}
+        top = sorted(seconds, key=seconds.__getitem__, reverse=True)[:MAX_NAMES]
+        others.by = tuple(name for name in top if seconds[name] > BUSY_SHARE / MAX_NAMES * others.capacity)
 
 
 def _allowed() -> set[int]:
@@ -282,7 +282,7 @@ def _allowed() -> set[int]:
 
 
 class CpuTimes(NamedTuple):
-    """The seconds that a CPU has spent so far, by its kinds of work: proc(5)."""
+    """The seconds that a CPU has spent so far, by type of work: proc(5)."""
 
     user: float
     nice: float
@@ -295,19 +295,19 @@ class CpuTimes(NamedTuple):
 
 
 def cpu_times(root: Path = Path("/")) -> dict[int, CpuTimes]:
-    """Return the times of each CPU, by the kernel's number; of none where /proc/stat doesn't show them."""
-    seen = {}
+    """Return the times of each CPU, by the kernel's number; empty if /proc/stat doesn't show them."""
+    times = {}
     with contextlib.suppress(OSError):
         for line in (root / "proc/stat").read_text(encoding="utf-8").splitlines():
             name, *ticks = line.split() or [""]
             if name.startswith("cpu") and name != "cpu":
-                counted = [TICK_S * int(count) for count in ticks[: len(CpuTimes._fields)]]
-                seen[int(name[3:])] = CpuTimes(*counted, *[0.0] * (len(CpuTimes._fields) - len(counted)))
-    return seen
+                seconds = [TICK_S * int(count) for count in ticks[: len(CpuTimes._fields)]]
+                times[int(name[3:])] = CpuTimes(*seconds, *[0.0] * (len(CpuTimes._fields) - len(seconds)))
+    return times
 
 
 class _Cores(NamedTuple):
-    """Times of some CPUs in seconds: the clock's, working or stolen, of interrupts, stolen alone, held back."""
+    """Times of some CPUs in seconds: wall clock, busy or stolen, interrupts, stolen, throttled."""
 
     clock: float
     worked: float
@@ -320,21 +320,21 @@ class _Cores(NamedTuple):
 
 
 def _cores(root: Path, used: set[int]) -> _Cores | None:
-    """Return the times of some CPUs so far; None where they aren't shown.
+    """Return the times of some CPUs so far; None if they aren't shown.
 
-    Interrupts are counted apart: nobody knows whose they are.
+    Interrupts are counted separately, as they cannot be attributed.
     """
-    seen = cpu_times(root)
-    if not used <= seen.keys():
+    times = cpu_times(root)
+    if not used <= times.keys():
         return None
-    stolen = sum(seen[cpu].steal for cpu in used)
-    worked = sum(seen[cpu].user + seen[cpu].nice + seen[cpu].system for cpu in used) + stolen
-    interrupts = sum(seen[cpu].irq + seen[cpu].softirq for cpu in used)
+    stolen = sum(times[cpu].steal for cpu in used)
+    worked = sum(times[cpu].user + times[cpu].nice + times[cpu].system for cpu in used) + stolen
+    interrupts = sum(times[cpu].irq + times[cpu].softirq for cpu in used)
     return _Cores(time.monotonic(), worked, interrupts, stolen, _throttled(root))
 
 
 def _throttled(root: Path) -> float:
-    """Return the seconds for which a quota has held CPUs back so far, of the control group held back longest."""
+    """Return the seconds for which a quota has throttled this process so far, in its most throttled control group."""
     longest = 0.0
     for group in own_cgroups(root):
         with contextlib.suppress(OSError):
@@ -349,59 +349,59 @@ class _Process(NamedTuple):
     name: str
     started: int
     seconds: float  # of CPU time
-    of_ended: float  # the CPU time of children that it has waited for
-    mine: bool  # whether it is this user's
+    of_ended: float  # CPU time of children that it has waited for
+    mine: bool  # this user's
 
 
 class _Processes(NamedTuple):
-    """All processes that can be seen, and which of them do what is measured."""
+    """All visible processes, and which of them belong to the measurement."""
 
-    every: dict[int, _Process]
+    visible: dict[int, _Process]
     ours: set[int]
 
     @property
     def seconds(self) -> float:
-        """Our CPU time; a child's passes to its parent when that has waited for it, so nothing is lost."""
-        return sum(self.every[pid].seconds + self.every[pid].of_ended for pid in self.ours)
+        """Our CPU time; an ended child's time passes to the parent that has waited for it, so none is lost."""
+        return sum(self.visible[pid].seconds + self.visible[pid].of_ended for pid in self.ours)
 
     def is_still(self, pid: int, before: _Process) -> bool:
-        """Whether a process is still the one that had this number before."""
-        return pid in self.every and self.every[pid].started == before.started
+        """Return whether a process id still belongs to the same process."""
+        return pid in self.visible and self.visible[pid].started == before.started
 
     def others_since(self, before: "_Processes") -> dict[str, float]:
-        """Return the others' CPU time by name; other users are named as such."""
-        took: dict[str, float] = {}
-        for pid, process in self.every.items():
-            # Interrupts are nobody's: those for the packets that the ranks send are among them.
+        """Return the CPU time of other processes by name; other users' are "other users"."""
+        total: dict[str, float] = {}
+        for pid, process in self.visible.items():
+            # Interrupts cannot be attributed: some are for packets that the ranks send.
             if pid not in self.ours and not process.name.startswith("ksoftirqd/"):
                 name = process.name if process.mine else "other users"
-                was = before.every.get(pid)
-                had = was.seconds if was and self.is_still(pid, was) else 0.0
-                took[name] = took.get(name, 0.0) + process.seconds - had
-        return took
+                earlier = before.visible.get(pid)
+                seconds = earlier.seconds if earlier and self.is_still(pid, earlier) else 0.0
+                total[name] = total.get(name, 0.0) + process.seconds - seconds
+        return total
 
 
 def _processes(root: Path, roots: set[int], before: _Processes | None = None) -> _Processes:
-    """Return the processes; ours are the roots, all under them, and those of `before` that have lost their parent."""
-    every = {}
+    """Return the processes; ours are the roots, their descendants, and any of ours in `before` since orphaned."""
+    visible = {}
     for folder in (root / "proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has just ended
-            # A name may have blanks and brackets, and any bytes.
+            # A name may have spaces, brackets and any bytes.
             head, _, rest = (folder / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")
-            fields = rest.split()  # those from the third on, of proc(5)
+            fields = rest.split()  # from the third on, in proc(5)
             user, system, user_of_ended, system_of_ended = (TICK_S * int(ticks) for ticks in fields[11:15])
             name, mine = head.partition("(")[2], folder.stat().st_uid == os.geteuid()
-            every[int(folder.name)] = _Process(
+            visible[int(folder.name)] = _Process(
                 int(fields[1]), name, int(fields[19]), user + system, user_of_ended + system_of_ended, mine
             )
-    seen = _Processes(every, {pid for pid in roots if pid in every})
+    result = _Processes(visible, {pid for pid in roots if pid in visible})
     if before:
-        seen.ours.update(pid for pid in before.ours if seen.is_still(pid, before.every[pid]))
+        result.ours.update(pid for pid in before.ours if result.is_still(pid, before.visible[pid]))
     children: dict[int, list[int]] = {}
-    for pid, process in every.items():
+    for pid, process in visible.items():
         children.setdefault(process.parent, []).append(pid)
-    new = list(seen.ours)
+    new = list(result.ours)
     while new:
-        new = [child for pid in new for child in children.get(pid, []) if child not in seen.ours]
-        seen.ours.update(new)
-    return seen
+        new = [child for pid in new for child in children.get(pid, []) if child not in result.ours]
+        result.ours.update(new)
+    return result

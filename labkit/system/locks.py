@@ -1,7 +1,7 @@
-"""Locks on files (flock(2)): who reads, changes and writes a file, who uses a folder, which process lives.
+"""File locks (flock(2)): they serialise writers of a file and users of a folder, and show that a process is alive.
 
-The kernel frees a lock when the last process that has the file open ends, however that is. Standard library only: the
-OpenMP environment has this too.
+The kernel frees a lock when the last process that has the file open ends, however it ends. Standard library only: the
+OpenMP environment uses this too.
 """
 
 import contextlib
@@ -15,12 +15,12 @@ from typing import IO, Any
 from labkit.system import files
 from labkit.system.paths import shown
 
-PATIENCE_S = 10.0  # the wait for other holders, each of whom takes milliseconds
-LOOK_INTERVAL_S = 0.005
+LOCK_TIMEOUT_S = 10.0  # the wait for other holders, each of which needs milliseconds
+POLL_INTERVAL_S = 0.005
 
 
 def try_lock(file: IO[Any] | int) -> bool:
-    """Lock an open file, or its descriptor, for this process alone; return False when another process has the lock.
+    """Lock an open file, or its descriptor, exclusively; return False if another process has the lock.
 
     On a file system without locks, print a warning and return True.
     """
@@ -30,12 +30,12 @@ def try_lock(file: IO[Any] | int) -> bool:
         return False
     except OSError as error:
         path = shown(Path(f"/proc/self/fd/{file if isinstance(file, int) else file.fileno()}"))
-        files.warn(f"{path} can't be locked ({error.strerror}): use it in one notebook or command at a time.")
+        files.warn(f"{path} can't be locked ({error.strerror}): use it from one notebook or command at a time.")
     return True
 
 
 def is_locked(file: Path) -> bool:
-    """Whether a process has locked a file; what can't be opened is not locked."""
+    """Return whether a process has locked a file; one that can't be opened counts as not locked."""
     try:
         opened = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
@@ -47,50 +47,52 @@ def is_locked(file: Path) -> bool:
 
 
 def sign(file: IO[str]) -> None:
-    """Write this process's number to a file that it has locked, for `holder`."""
+    """Write this process's id to a file that it has locked, for `holder`."""
     file.seek(0)
     file.truncate()
     print(os.getpid(), file=file, flush=True)
 
 
 def holder(file: Path) -> int | None:
-    """Return the process that has locked and signed a file; None when it has ended, whoever has its number since."""
+    """Return the id of the process that has locked and signed a file; None if it has ended."""
     with contextlib.suppress(FileNotFoundError), file.open("rb") as opened:
         if _is_held(opened.fileno()):
-            return int(opened.read() or 0) or None  # from the open file, which may just be removed
+            return int(opened.read() or 0) or None  # from the open file, which may be removed by now
     return None
 
 
 def _is_held(opened: int) -> bool:
-    """Whether another has locked an open file; it must be closed soon, or whoever wants to lock it can't."""
+    """Return whether another process has locked an open file; close the file soon, as this may lock others out."""
     try:
         fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError as error:
-        return isinstance(error, BlockingIOError)  # others: a file system without locks
+        return isinstance(error, BlockingIOError)  # else: a file system without locks
     return False
 
 
 @contextlib.contextmanager
-def locked(path: Path, patience_s: float = PATIENCE_S) -> Iterator[None]:
-    """Hold the lock of `path`'s folder for the block, which is then the only one of all processes and threads.
+def locked(path: Path, timeout_s: float = LOCK_TIMEOUT_S) -> Iterator[None]:
+    """Hold the lock of `path`'s folder for the block, to the exclusion of all other processes and threads.
 
-    Where the folder can't be locked (a file system without locks, a process that was stopped while it had it), the
-    block runs without the lock, after a warning.
+    If the folder can't be locked (a file system without locks, a suspended process that holds the lock), the block runs
+    without the lock, after a warning.
 
     Parameters
     ----------
     path : Path
         A file that the block changes; it need not exist, but its folder must.
-    patience_s : float
-        Seconds to wait for others.
+    timeout_s : float
+        Seconds to wait for other holders.
     """
-    with contextlib.ExitStack() as until_over:
+    with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):  # without the folder, `path` can't be written either
             folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-            until_over.callback(os.close, folder)
-            deadline = time.monotonic() + patience_s
-            while not (ours := try_lock(folder)) and time.monotonic() < deadline:
-                time.sleep(LOOK_INTERVAL_S)
-            if not ours:
-                files.warn(f"{shown(path.parent)} is locked by another process for {patience_s:g} s: continuing.")
+            stack.callback(os.close, folder)
+            deadline = time.monotonic() + timeout_s
+            while not (acquired := try_lock(folder)) and time.monotonic() < deadline:
+                time.sleep(POLL_INTERVAL_S)
+            if not acquired:
+                files.warn(
+                    f"{shown(path.parent)} is still locked by another process after {timeout_s:g} s; continuing."
+                )
         yield

@@ -1,4 +1,4 @@
-"""A process's share of this machine: cores, memory, instruction sets, NUMA nodes."""
+"""The share of this machine that a process may use: cores, memory, instruction sets, NUMA nodes."""
 
 import math
 import os
@@ -9,7 +9,7 @@ from functools import reduce
 from itertools import zip_longest
 from pathlib import Path
 
-# The flags in /proc/cpuinfo that each name requires: one of its sets, in full.
+# The flags in /proc/cpuinfo that each name requires: one complete set.
 # The sets follow oneDNN's dispatch: `avx512_core` means F, BW, DQ and VL, and its AMX kernels require tiles with
 # both BF16 and INT8 (https://uxlfoundation.github.io/oneDNN/dev_guide_cpu_dispatcher_control.html).
 # VNNI is the 4-way INT8 dot product, of any width: client CPUs have it as AVX-VNNI, without AVX-512.
@@ -22,10 +22,10 @@ _ISA: dict[str, tuple[set[str], ...]] = {
     "AVX2": ({"avx2", "fma"},),
     "AVX-512": ({"avx512f", "avx512bw", "avx512dq", "avx512vl"},),
     "VNNI": ({"avx512_vnni"}, {"avx_vnni"}),
-    "BF16": ({"avx512_bf16"},),  # not Arm's: there TensorFlow leaves bfloat16 to Eigen, and OpenVINO computes in FP16
+    "BF16": ({"avx512_bf16"},),  # not on Arm: TensorFlow leaves bfloat16 to Eigen there, and OpenVINO uses FP16
     "AMX": ({"amx_tile", "amx_bf16", "amx_int8"},),
 }
-# Arm64's kernel shows numbers in place of a name: "CPU part" (util-linux' lscpu-arm.c has more).
+# On Arm64, the kernel shows a number, "CPU part", instead of a name (util-linux' lscpu-arm.c has more).
 _PARTS = {"0xd0c": "Neoverse N1", "0xd40": "Neoverse V1", "0xd49": "Neoverse N2", "0xd4f": "Neoverse V2"}
 TENSORFLOW = "tensorflow-cpu" if platform.machine() == "x86_64" else "tensorflow"
 
@@ -39,20 +39,20 @@ class Machine:
     cpus : tuple of int
         Logical CPUs this process may run on.
     cores : tuple of tuple of int
-        Those CPUs by physical core, SMT siblings together; of P and E cores, one kind, so that ranks can be compared.
+        Those CPUs by physical core, SMT siblings together; only P or only E cores, so that ranks can be compared.
     quota : float or None
-        CPU time that may be used, in CPUs: what the cgroups allow, or in `lease.usable_machine` a measuring slot; None
-        when there is no limit.
+        The CPU time limit, in CPUs: from cgroups, or in `lease.usable_machine` from a measuring slot; None if there is
+        no limit.
     memory, memory_free : int
-        Bytes, cgroup limits included; `memory_free` is what can be had without swapping.
+        Bytes, within cgroup limits; `memory_free` can be allocated without swapping.
     isa : tuple of str
-        Those present of AVX, AVX2, AVX-512, VNNI, BF16 and AMX, or of NEON, DotProd and SVE.
+        The instruction sets: any of AVX, AVX2, AVX-512, VNNI, BF16 and AMX, or of NEON, DotProd and SVE.
     numa : tuple of tuple of int
         Those CPUs by NUMA node; nodes without a usable CPU are left out.
     model : str
         The CPU's name.
     unequal_cores : int
-        The number of cores of the other kinds.
+        The number of cores of other types.
     """
 
     cpus: tuple[int, ...]
@@ -67,13 +67,13 @@ class Machine:
 
     @property
     def usable_cores(self) -> int:
-        """Physical cores that can be kept busy: those allowed, and no more than the quota feeds; at least 1."""
-        fed = len(self.cores) if self.quota is None else math.floor(self.quota)
-        return max(1, min(len(self.cores), fed))
+        """The number of physical cores that can be kept busy: those allowed, within the quota; at least 1."""
+        limit = len(self.cores) if self.quota is None else math.floor(self.quota)
+        return max(1, min(len(self.cores), limit))
 
     @property
     def may_bind(self) -> bool:
-        """Whether to bind ranks to cores: not under a CPU quota, where others use the same CPUs at any time."""
+        """Whether to bind ranks to cores: not under a CPU quota, as others may use the same CPUs at any time."""
         return self.quota is None or self.quota >= len(self.cpus)
 
 
@@ -85,7 +85,7 @@ def this_machine(root: Path = Path("/"), affinity: Iterable[int] | None = None) 
     root : Path
         Where proc/ and sys/ are; tests point it at synthetic trees.
     affinity : iterable of int, optional
-        CPUs the process may run on. By default the kernel's answer for this process, and in a synthetic tree all
+        CPUs the process may run on. By default the kernel's answer for this process; in a synthetic tree, all CPUs
         that are online.
     """
     if affinity is None:
@@ -112,7 +112,7 @@ def this_machine(root: Path = Path("/"), affinity: Iterable[int] | None = None) 
 
 
 def _text(file: Path) -> str | None:
-    """Return the file's text; None where this kernel or container does not show the file."""
+    """Return the file's text; None if this kernel or container does not show the file."""
     try:
         return file.read_text(encoding="utf-8").strip()
     except OSError:
@@ -130,7 +130,7 @@ def _online(root: Path) -> set[int]:
 
 
 def siblings(cpu: int, root: Path = Path("/")) -> set[int]:
-    """Return all CPUs of a CPU's core, usable by this process or not; where /sys is hidden, that CPU alone."""
+    """Return all CPUs of a CPU's core, usable by this process or not; only that CPU if /sys is hidden."""
     return cpu_list(_text(root / f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")) | {cpu}
 
 
@@ -139,17 +139,17 @@ def _cores(root: Path, cpus: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
 
 
 def _equal_cores(root: Path, cores: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
-    """Return the cores of one kind, by Intel's lists or Arm's capacities; frequencies differ between equal ones too."""
+    """Return the cores of one type, by Intel's lists or Arm's capacities; frequencies differ even within a type."""
     lists = {file.parent.name: cpu_list(_text(file)) for file in root.glob("sys/devices/cpu_*/cpus")}
-    kinds: dict[tuple[int, str], list[tuple[int, ...]]] = {}
+    types: dict[tuple[int, str], list[tuple[int, ...]]] = {}
     for core in cores:
         listed = next((name for name, cpus in lists.items() if core[0] in cpus), "")
         capacity = "" if listed else _text(root / f"sys/devices/system/cpu/cpu{core[0]}/cpu_capacity")
-        kinds.setdefault((int(capacity or listed == "cpu_core"), listed), []).append(core)
-    fastest_first = (kinds[kind] for kind in sorted(kinds, reverse=True))
-    # An E core has about half of a P core's speed.
-    most = reduce(lambda best, slower: slower if len(slower) > 2 * len(best) else best, fastest_first)
-    return tuple(most)
+        types.setdefault((int(capacity or listed == "cpu_core"), listed), []).append(core)
+    fastest_first = (types[key] for key in sorted(types, reverse=True))
+    # An E core has about half the speed of a P core.
+    chosen = reduce(lambda best, slower: slower if len(slower) > 2 * len(best) else best, fastest_first)
+    return tuple(chosen)
 
 
 def _numa(root: Path, cpus: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
@@ -166,17 +166,17 @@ def _cpuinfo(root: Path) -> dict[str, str]:
 
 
 def _meminfo(root: Path) -> tuple[int, int]:
-    """Return the machine's memory in bytes, and what is free of it; WSL 1 doesn't say what is available."""
+    """Return the machine's total and free memory in bytes; WSL 1 doesn't report available memory."""
     fields = (line.split() for line in (_text(root / "proc/meminfo") or "").splitlines() if line.endswith("kB"))
     sizes = {name: int(size) * 1024 for name, size, _ in fields}
     return sizes["MemTotal:"], sizes.get("MemAvailable:") or sizes["MemFree:"]
 
 
 def own_cgroups(root: Path) -> Iterator[Path]:
-    """Yield the folder of each cgroup that holds this process, of v1 and v2, from its own up to the mount's top.
+    """Yield the folder of each cgroup that contains this process, v1 and v2, from the innermost up to the mount's top.
 
-    A limit set anywhere on the way binds. In a container, the path in /proc/self/cgroup may start above what is
-    mounted, or name a folder that cannot be seen from inside: then the mount's top is the container's own group.
+    A limit anywhere on this path applies. In a container, the path in /proc/self/cgroup may start above the mount, or
+    name a folder that cannot be seen from inside: then the mount's top is the container's own group.
     """
     paths: dict[str, str] = {}
     for line in (_text(root / "proc/self/cgroup") or "").splitlines():
@@ -191,24 +191,24 @@ def own_cgroups(root: Path) -> Iterator[Path]:
         top = root / mount_point.lstrip("/")
         for path in sorted({paths[controller] for controller in mounted & paths.keys()}):
             inside = Path(os.path.relpath(path, shown_root))
-            own = top if ".." in inside.parts else top / inside
-            yield own
-            yield from (parent for parent in own.parents if parent.is_relative_to(top))
+            innermost = top if ".." in inside.parts else top / inside
+            yield innermost
+            yield from (parent for parent in innermost.parents if parent.is_relative_to(top))
 
 
 def quota(group: Path) -> float | None:
     """Return the CPU time a cgroup allows, in CPUs."""
-    both = _text(group / "cpu.max")  # v2: "150000 100000", or "max 100000"
-    if both is None:
-        both = f"{_text(group / 'cpu.cfs_quota_us') or -1} {_text(group / 'cpu.cfs_period_us') or 100000}"  # v1
-    allowed, period = both.split()
+    limit = _text(group / "cpu.max")  # v2: "150000 100000", or "max 100000"
+    if limit is None:
+        limit = f"{_text(group / 'cpu.cfs_quota_us') or -1} {_text(group / 'cpu.cfs_period_us') or 100000}"  # v1
+    allowed, period = limit.split()
     return None if allowed in ("max", "-1") else int(allowed) / int(period)
 
 
 def _memory(group: Path) -> Iterator[tuple[int, int]]:
-    """Yield a cgroup's memory limit and what is left of it, in bytes, for v1 and v2.
+    """Yield a cgroup's memory limit and the rest of it, in bytes, for v1 and v2.
 
-    The page cache that the kernel would drop first counts as free, as in /proc/meminfo's MemAvailable.
+    The page cache that the kernel would drop first counts as free, as in MemAvailable of /proc/meminfo.
     """
     names = (
         ("memory.max", "memory.current", "inactive_file"),
@@ -224,10 +224,10 @@ def _memory(group: Path) -> Iterator[tuple[int, int]]:
 
 
 def shares(machine: Machine, n: int, threads: int) -> list[tuple[int, ...]]:
-    """Return n shares of the CPUs, of `threads` whole cores each; they overlap where the machine has fewer.
+    """Return n shares of the CPUs, of `threads` whole cores each; they overlap if the machine has fewer cores.
 
-    All n and threads with the same product get the same cores, so that ranks can be compared with threads: those of the
-    NUMA node with the most. If it has too few, as few nodes as possible give the same number each.
+    All n and threads with the same product get the same cores, so that ranks can be compared with threads: cores of the
+    largest NUMA node. If it has too few, the same number comes from each of as few nodes as possible.
     """
     nodes = [[core for core in machine.cores if core[0] in node] for node in machine.numa]
     nodes.sort(key=len, reverse=True)
@@ -241,10 +241,10 @@ def shares(machine: Machine, n: int, threads: int) -> list[tuple[int, ...]]:
 
 
 def node_cores(machine: Machine, nodes: int) -> int:
-    """Return the number of cores of a node on this machine: an equal share, or one shared one where nodes are more."""
+    """Return the cores per node on this machine: an equal share, or one shared core if nodes outnumber cores."""
     return max(1, machine.usable_cores // nodes)
 
 
 def node_cpus(machine: Machine, nodes: int) -> list[tuple[int, ...]]:
-    """Return the CPUs of each node on this machine; all of them where a quota, and not their number, is the limit."""
+    """Return the CPUs of each node on this machine; all CPUs if a quota, not their number, is the limit."""
     return shares(machine, nodes, node_cores(machine, nodes)) if machine.may_bind else [machine.cpus] * nodes

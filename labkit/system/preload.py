@@ -1,4 +1,4 @@
-"""Libraries compiled from a file in C, most to change what a program does as it starts (LD_PRELOAD, ld.so(8))."""
+"""Compile C files to libraries, mostly to change a program's behaviour at its start (LD_PRELOAD, ld.so(8))."""
 
 import contextlib
 import hashlib
@@ -11,22 +11,22 @@ from pathlib import Path
 
 from labkit.system.paths import STATE
 
-COMPILER = "g++"  # the compiler that ./lab insists on, as Horovod needs it; CXX names another
-COMPILE_TIMEOUT_S = 60.0  # the limit for a compilation, which takes a twentieth of a second
+COMPILER = "g++"  # the compiler that ./lab requires, as Horovod needs it; CXX names another
+COMPILE_TIMEOUT_S = 60.0  # per compilation, which takes 0.05 s
 
 
-def library(source: Path, spare: Path | None = None) -> Path | None:
-    """Return the compiled library, made at the first use; None where it can't be made.
+def library(source: Path, fallback: Path | None = None) -> Path | None:
+    """Return the compiled library, built on first use; None if it can't be built.
 
     Parameters
     ----------
     source : Path
-        The file in C.
-    spare : Path, optional
-        A folder of this user's alone, for where the kit's own cannot hold it.
+        The C file.
+    fallback : Path, optional
+        A private folder of this user's, in case the kit's own can't hold the library.
     """
     name = f"{source.stem}-{hashlib.sha256(source.read_bytes()).hexdigest()[:12]}.so"
-    for folder in filter(None, (STATE, spare)):
+    for folder in filter(None, (STATE, fallback)):
         with contextlib.suppress(OSError):  # such as a full disk
             folder.mkdir(parents=True, exist_ok=True)
             if not os.statvfs(folder).f_flag & os.ST_NOEXEC:
@@ -36,14 +36,14 @@ def library(source: Path, spare: Path | None = None) -> Path | None:
 
 
 def variables(path: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variable by which a program preloads a library, by a path without blanks, before any others."""
+    """Return the variable that makes a program preload a library (a path without spaces) before any others."""
     return {"LD_PRELOAD": ":".join(filter(None, [path, environ.get("LD_PRELOAD")]))}
 
 
 def _compile(source: Path, target: Path) -> Path | None:
-    """Return the library, or None when there is no compiler that makes it."""
-    with tempfile.TemporaryDirectory(dir=target.parent) as beside:
-        unfinished = Path(beside, target.name)
+    """Return the library, or None if no compiler can build it."""
+    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+        unfinished = Path(folder, target.name)
         compiler = shlex.split(os.environ.get("CXX") or COMPILER)
         command = [*compiler, "-x", "c", "-O1", "-shared", "-fPIC", "-o", str(unfinished), str(source)]
         try:
@@ -52,5 +52,5 @@ def _compile(source: Path, target: Path) -> Path | None:
             return None
         if done.returncode:
             return None
-        unfinished.chmod(0o755)  # whoever may use the checkout may use it
-        return unfinished.replace(target)  # only now, so that it is whole
+        unfinished.chmod(0o755)  # for everyone who can use the checkout
+        return unfinished.replace(target)  # only now, so that it is never incomplete

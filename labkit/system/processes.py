@@ -1,4 +1,4 @@
-"""Processes: start a command, read it line by line, wait, and end it with all that it started."""
+"""Processes: start a command, read its output line by line, wait, and end it with all its descendants."""
 
 import contextlib
 import os
@@ -19,42 +19,42 @@ from labkit.system.errors import LabError
 from labkit.system.lifetime import end_with
 from labkit.system.paths import shown
 
-COMMAND_VARIABLE = "LABKIT_COMMAND"  # a mark on all that a command starts, should it leave the command's session
+COMMAND_VARIABLE = "LABKIT_COMMAND"  # marks descendants of a command, in case they leave its session
 POLL_INTERVAL_S = 0.05
-KILL_TIMEOUT_S = 15.0  # the wait for the kernel to end what was killed
+KILL_TIMEOUT_S = 15.0  # the wait for killed processes to end
 
 
 # Running a command to its end
 
 
 class Completed(NamedTuple):
-    """The end of a command: its output, its status, its time.
+    """The result of a command: its output, status and time.
 
     Attributes
     ----------
     lines : tuple of str
-        The lines on stdout, and on stderr unless that was kept apart.
+        The lines on stdout, and on stderr unless that is separate.
     status : int or None
-        Its exit status, or minus the number of the signal that ended it; None when its time was up.
+        Its exit status, or minus the number of the signal that ended it; None after a timeout.
     seconds : float
         The time from its start to its end.
-    others : load.Others
-        Other work that had the cores meanwhile.
+    others : load.Contention
+        Other work on the cores meanwhile.
     errors : tuple of str
-        The lines on stderr, when that was kept apart.
+        The lines on stderr, if that is separate.
     """
 
     lines: tuple[str, ...]
     status: int | None
     seconds: float
-    others: load.Others = load.Others()
+    others: load.Contention = load.Contention()
     errors: tuple[str, ...] = ()
 
     @property
     def failure(self) -> str:
-        """Its failure in words; empty when it did not fail."""
+        """The failure in words; empty after a success."""
         if self.status is None:
-            return f"not over after {self.seconds:.0f} s"
+            return f"timed out after {self.seconds:.0f} s"
         return describe_exit(self.status) if self.status else ""
 
 
@@ -66,31 +66,31 @@ def run(
     on_line: Callable[[str], None] = lambda line: None,
     separate_errors: bool = False,
 ) -> Completed:
-    """Run a command to its end; nothing that it started is left then, also after an interrupt.
+    """Run a command to its end; none of its descendants survive it, even after an interrupt.
 
     Parameters
     ----------
     argv : sequence of str or Path
         The command and its arguments.
     env : mapping, optional
-        Variables to set; None as a value takes one away.
+        Variables to set; None removes one.
     cwd : Path, optional
         The folder to run in; by default the current one.
     timeout : float
         Seconds after which it is ended.
     on_line : callable
-        Is given each line as it comes.
+        Called with each line as it arrives.
     separate_errors : bool
-        Whether to keep stderr apart from stdout, as `Completed.errors`.
+        Whether to separate stderr from stdout, as `Completed.errors`.
 
     Raises
     ------
     LabError
-        When there is no such command.
+        If there is no such command.
     """
     with load.observe() as others:
-        ended = _run(argv, env, cwd, timeout, on_line, separate_errors)
-    return ended._replace(others=others)
+        completed = _run(argv, env, cwd, timeout, on_line, separate_errors)
+    return completed._replace(others=others)
 
 
 def _run(
@@ -102,12 +102,12 @@ def _run(
     separate_errors: bool,
 ) -> Completed:
     token = uuid.uuid4().hex
-    changed = {**os.environ, **(env or {}), COMMAND_VARIABLE: token}
+    variables = {**os.environ, **(env or {}), COMMAND_VARIABLE: token}
     began = time.monotonic()
     try:
         process = start(
             argv,
-            env={name: str(value) for name, value in changed.items() if value is not None},
+            env={name: str(value) for name, value in variables.items() if value is not None},
             cwd=cwd,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE if separate_errors else subprocess.STDOUT,
@@ -150,7 +150,7 @@ def _read_lines(process: subprocess.Popen[bytes], deadline: float) -> Iterator[t
         for number, pipe in enumerate(_pipes(process)):
             selector.register(pipe, selectors.EVENT_READ, number)
         while time.monotonic() < deadline:
-            ended = process.poll() is not None  # before the last look at its output
+            ended = process.poll() is not None  # before the last read of its output
             events = selector.select(0 if ended else 2 * POLL_INTERVAL_S)
             for key, _ in events:
                 data = os.read(key.fd, 1 << 16)
@@ -163,7 +163,7 @@ def _read_lines(process: subprocess.Popen[bytes], deadline: float) -> Iterator[t
         yield from ((number, last_state(line)) for line in splitter.flush())
 
 
-# Parts that the runs of commands and of ranks share
+# Shared by runs of commands and of ranks
 
 
 def start(
@@ -174,10 +174,10 @@ def start(
     stderr: int,
     pass_fds: Collection[int] = (),
 ) -> subprocess.Popen[bytes]:
-    """Start a command that reads nothing and ends with the thread that calls this; its session is its own.
+    """Start a command with no input, in a new session, that ends with the calling thread.
 
-    Interrupting a terminal or a notebook's cell signals a whole process group: with a session of its own, the command
-    is not in it, and whoever has started it decides what becomes of it.
+    Interrupting a terminal or a notebook cell signals a whole process group. In its own session, the command is not in
+    that group, and its caller decides what to do with it.
     """
     return subprocess.Popen(
         list(argv),
@@ -193,25 +193,25 @@ def start(
 
 
 class LineSplitter:
-    """The whole lines of an output that comes in pieces."""
+    """Splits output that arrives in pieces into complete lines."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     def split(self, data: bytes) -> list[bytes]:
-        """Return the lines that are whole with this piece, without their ends."""
+        """Return the lines that this piece completes, without line ends."""
         *lines, rest = (self._rest + data).split(b"\n")
-        self._rest = rest[rest.rstrip(b"\r").rfind(b"\r") + 1 :]  # of a progress bar, its last state is enough
+        self._rest = rest[rest.rstrip(b"\r").rfind(b"\r") + 1 :]  # a progress bar's last state is enough
         return lines
 
     def flush(self) -> list[bytes]:
-        """Return the last line, if it has no end."""
+        """Return the last line, if it is incomplete."""
         rest, self._rest = self._rest, b""
         return [rest] if rest else []
 
 
 def last_state(line: bytes) -> str:
-    """Return the text that a line shows in the end: a progress bar goes back to the line's start again and again."""
+    """Return the final text of a line: a progress bar keeps returning to the line's start."""
     return line.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace")
 
 
@@ -219,7 +219,7 @@ def describe_exit(status: int) -> str:
     """Return an exit status, or minus the number of the signal that killed a process, in words."""
     if status >= 0:
         return f"exit status {status}"
-    names = {number.value: number.name for number in signal.Signals}  # without those of SIGRTMIN to SIGRTMAX
+    names = {number.value: number.name for number in signal.Signals}  # excludes SIGRTMIN to SIGRTMAX
     hint = " (did memory run out?)" if status == -signal.SIGKILL else ""
     return f"killed by {names.get(-status, f'signal {-status}')}{hint}"
 
@@ -227,8 +227,8 @@ def describe_exit(status: int) -> str:
 # Finding, waiting for and ending processes
 
 
-def lives(process: psutil.Process) -> bool:
-    """Whether a process has not ended; another that has got its number since does not count."""
+def is_alive(process: psutil.Process) -> bool:
+    """Return whether a process is still running; another one that has reused its id does not count."""
     with contextlib.suppress(psutil.Error):
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     return False
@@ -242,7 +242,7 @@ def environ_of(process: psutil.Process) -> dict[str, str]:
     Raises
     ------
     OSError
-        When the process has ended, or is another user's.
+        If the process has ended, or is another user's.
     """
     entries = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
     pairs = (os.fsdecode(entry).partition("=") for entry in entries)
@@ -250,7 +250,7 @@ def environ_of(process: psutil.Process) -> dict[str, str]:
 
 
 def find(condition: Callable[[psutil.Process], bool]) -> list[psutil.Process]:
-    """Return the living processes that meet a condition; those that can't be asked, as another user's, do not."""
+    """Return the running processes that meet a condition; unreadable ones, such as another user's, don't."""
     matches = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
@@ -260,12 +260,12 @@ def find(condition: Callable[[psutil.Process], bool]) -> list[psutil.Process]:
 
 
 def belongs(process: psutil.Process, sessions: Collection[int], variable: str, value: str) -> bool:
-    """Whether a process runs in one of these sessions or, should it have left them, was started with this variable."""
+    """Return whether a process is in one of these sessions, or has left them but was started with this variable."""
     return os.getsid(process.pid) in sessions or environ_of(process).get(variable) == value
 
 
 def with_children(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
-    """Return these processes and all under them."""
+    """Return these processes and all their descendants."""
     tree = []
     for process in processes:
         with contextlib.suppress(psutil.Error):
@@ -273,41 +273,41 @@ def with_children(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
     return tree
 
 
-def wait_until(happens: Callable[[], object], timeout: float) -> bool:
-    """Wait until something happens, `timeout` seconds at most; return whether it did."""
+def wait_until(condition: Callable[[], object], timeout: float) -> bool:
+    """Wait until a condition is true, for at most `timeout` seconds; return whether it became true."""
     deadline = time.monotonic() + timeout
-    while not (happened := happens()) and time.monotonic() < deadline:
+    while not (result := condition()) and time.monotonic() < deadline:
         time.sleep(POLL_INTERVAL_S)
-    return bool(happened)
+    return bool(result)
 
 
 def kill(processes: Iterable[psutil.Process]) -> bool:
-    """Kill processes, of which some may have ended; return whether there were any."""
-    some = False
+    """Kill processes, some of which may have ended; return whether there were any."""
+    any_left = False
     for process in processes:
-        some = True
+        any_left = True
         with contextlib.suppress(psutil.Error):
             process.kill()
-    return some
+    return any_left
 
 
 def end_all(find_left: Callable[[], Iterable[psutil.Process]]) -> bool:
-    """Kill processes until none is left, as one may start others meanwhile; return whether all ended."""
+    """Kill processes until none are left, as they may start others meanwhile; return whether all ended."""
     return wait_until(lambda: not kill(find_left()), KILL_TIMEOUT_S)
 
 
 def end_users(uids: Collection[int]) -> bool:
-    """Kill all that some users run, as root; return whether all ended.
+    """Kill all processes of some users, as root; return whether all ended.
 
-    Each is killed by kill(2) of all that this user may signal: who forks all the time, and would be ahead of whoever
-    looks for their processes one by one, is not ahead of the kernel.
+    kill(2) signals all of a user's processes at once: a fork loop could outrun a search for processes one by one, but
+    not the kernel.
     """
     if min(uids, default=1) < 1:
         raise ValueError("that would end the machine")
 
     def all_ended() -> bool:
         for uid in uids:
-            command = ["sh", "-c", "kill -s KILL -- -1"]  # a small Debian has no program of that name
+            command = ["sh", "-c", "kill -s KILL -- -1"]  # a minimal Debian has no `kill` program
             subprocess.run(command, user=uid, group=uid, extra_groups=[], stderr=subprocess.DEVNULL, cwd="/")
         return not find(lambda process: process.uids().real in uids)
 
@@ -315,13 +315,13 @@ def end_users(uids: Collection[int]) -> bool:
 
 
 def despite_interrupts(action: Callable[[], object]) -> None:
-    """Call `action` again when an interrupt comes while it runs, until it is through; then raise the interrupt."""
+    """Call `action` again after each interrupt until it completes; then raise the interrupt."""
     interrupt = None
     while True:
         try:
             action()
             break
-        except KeyboardInterrupt as again:
-            interrupt = again
+        except KeyboardInterrupt as error:
+            interrupt = error
     if interrupt:
         raise interrupt

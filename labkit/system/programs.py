@@ -1,4 +1,4 @@
-"""Paths of programs, also of those of administrators."""
+"""Find programs, including those in administrators' folders."""
 
 import os
 import shutil
@@ -6,7 +6,7 @@ import shutil
 from labkit.system.errors import LabError
 from labkit.system.paths import STATE
 
-ADMIN_PATH = ("/usr/local/sbin", "/usr/sbin", "/sbin")  # folders of `ip`, `tc`, daemons: not on Debian users' PATH
+ADMIN_PATH = ("/usr/local/sbin", "/usr/sbin", "/sbin")  # with `ip`, `tc` and daemons; not on users' PATH in Debian
 
 
 def search_path() -> str:
@@ -15,20 +15,20 @@ def search_path() -> str:
 
 
 def which(program: str) -> str | None:
-    """Return the path of a program; None when it is not there."""
+    """Return the path of a program; None if it is not installed."""
     return shutil.which(program, path=search_path())
 
 
 def uv() -> str:
-    """Return the uv that made this environment: the one that `./lab` brought, where there was none.
+    """Return the path of the uv that made this environment: the one that `./lab` installed, if any.
 
     Raises
     ------
     LabError
-        When there is none any more.
+        If it is gone.
     """
-    brought = STATE / "uv" / "bin" / "uv"
-    path = str(brought) if brought.exists() else shutil.which("uv")
+    installed = STATE / "uv" / "bin" / "uv"
+    path = str(installed) if installed.exists() else shutil.which("uv")
     if not path:
-        raise LabError("there is no uv: ./lab setup brings it.")
+        raise LabError("uv is missing: ./lab setup installs it.")
     return path

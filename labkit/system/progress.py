@@ -1,4 +1,4 @@
-"""A line of progress for whoever waits."""
+"""A progress line during long operations."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -8,14 +8,14 @@ from rich.console import Console
 
 @contextlib.contextmanager
 def progress(start: str) -> Iterator[Callable[[str], None]]:
-    """Yield a function that shows a line of progress: beside a spinner in a terminal, printed in a notebook.
+    """Yield a function that shows a progress line: next to a spinner in a terminal, printed in a notebook.
 
-    In a pipe, it shows nothing.
+    Without a terminal, it shows nothing.
 
     Parameters
     ----------
     start : str
-        The line that the spinner starts with.
+        The first line next to the spinner.
     """
     console = Console(stderr=True)
     if console.is_jupyter:

@@ -1,4 +1,4 @@
-"""Where another thread is."""
+"""Capture another thread's stack."""
 
 import faulthandler
 import re
@@ -9,11 +9,11 @@ _FRAME = re.compile(r'  File "(.*)", line (\d+) in ')
 
 
 def stack_of(ident: int | None) -> list[tuple[str, int]]:
-    """Return the files and lines that a running thread is in, the outermost call first.
+    """Return the files and lines on a running thread's stack, the outermost call first.
 
-    `traceback.extract_stack(sys._current_frames()[ident])` says the same of a thread that stands still. One that runs
-    may leave a frame between two steps of that walk: Python 3.11 then follows a pointer to nothing, and crashes.
-    `faulthandler` reads a whole stack while no other thread can run, and takes no frame into its hands.
+    `traceback.extract_stack(sys._current_frames()[ident])` is safe only for a blocked thread. A running one may leave a
+    frame between two steps of that walk, and Python 3.11 then follows a dangling pointer and crashes. `faulthandler`
+    reads the whole stack while no other thread can run, and holds no reference to a frame.
 
     Parameters
     ----------
@@ -23,17 +23,17 @@ def stack_of(ident: int | None) -> list[tuple[str, int]]:
     Returns
     -------
     list of (str, int)
-        The innermost hundred calls at most; none for a thread that has ended.
+        At most the innermost hundred calls; empty for a thread that has ended.
     """
-    with tempfile.TemporaryFile() as written:
-        faulthandler.dump_traceback(written)
-        written.seek(0)
-        lines = written.read().decode("ascii", "replace").splitlines()
+    with tempfile.TemporaryFile() as dump:
+        faulthandler.dump_traceback(dump)
+        dump.seek(0)
+        lines = dump.read().decode("ascii", "replace").splitlines()
     stack: list[tuple[str, int]] = []
-    here = False
+    in_thread = False
     for line in lines:
         if thread := _THREAD.match(line):
-            here = int(thread[1], 16) == ident
-        elif here and (frame := _FRAME.match(line)):
+            in_thread = int(thread[1], 16) == ident
+        elif in_thread and (frame := _FRAME.match(line)):
             stack.append((frame[1].encode().decode("unicode_escape"), int(frame[2])))
     return stack[::-1]

@@ -9,13 +9,13 @@ from scipy import special
 
 from labkit.system.words import plural
 
-# The reference's standard deviation over the rounds, relative to its mean, from which one measures again.
+# The reference's standard deviation over the rounds, relative to its mean, above which to measure again.
 UNSTEADY = 0.15
-MAX_MORE_ROUNDS = 20  # that a student may wait for
-MIN_DIFFERENCE = 0.01  # that is worth more rounds
+MAX_MORE_ROUNDS = 20  # more than a student would wait for
+MIN_DIFFERENCE = 0.01  # below, more rounds are not worthwhile
 OUTLIER = 0.6  # the share of the median, or its inverse, beyond which a round may belong to another mode
-FAR = 4.0  # median distances from the median: nearer, a round belongs to the noise; 2.7 standard deviations
-RANK_ROUNDS = 6  # the fewest in which winning all of them is significant: 2 / 2**6 = 3%
+FAR = 4.0  # median distances from the median, 2.7 standard deviations: any nearer is noise
+RANK_ROUNDS = 6  # the fewest rounds in which winning all is significant: 2 / 2**6 = 3%
 
 
 class _Interval(NamedTuple):
@@ -32,18 +32,17 @@ class Ratio(_Interval):
     value : float
         The ratio of the first speed to the second.
     low, high : float
-        The 95% confidence interval: 19 in 20 such intervals contain the true ratio. Not a number when there was only
-        one round.
+        The 95% confidence interval: 19 in 20 such intervals contain the true ratio. NaN if there was only one round.
     rounds, won, lost : int
         The number of rounds, and of those that the first speed won and lost; the rest are ties.
     outliers : str
-        Rounds in another mode than the rest, such as "round 3 at 0.38 of the median"; mostly empty. The interval says
-        little then, and the verdict is by rank.
+        Rounds in a different mode from the rest, such as "round 3 at 0.38 of the median"; usually empty. With outliers
+        the interval says little, and the verdict is by rank.
     doubt : str
-        A reason to measure again if the ratio is not significant; mostly empty.
+        A reason to measure again if the ratio is not significant; usually empty.
     outlook : str
-        How many more rounds are needed if the ratio is not significant, or the largest difference possible. Empty with
-        outliers or a doubt: both make such a forecast worthless.
+        The number of further rounds needed if the ratio is not significant, or the largest possible difference. Empty
+        with outliers or a doubt, which make such a forecast worthless.
     """
 
     rounds = won = lost = 0
@@ -53,7 +52,7 @@ class Ratio(_Interval):
 
     @property
     def significant(self) -> bool:
-        """Whether one is faster and that is not chance: the interval excludes 1; with outliers, by the sign test."""
+        """Whether the difference is significant: the interval excludes 1; with outliers, by the sign test."""
         if self.outliers:  # six of six rounds, eight of nine, …
             return bool(2 * special.bdtr(min(self.won, self.lost), self.won + self.lost, 0.5) <= 0.05)
         return self.low > 1 or self.high < 1
@@ -71,7 +70,7 @@ class Ratio(_Interval):
 
     @property
     def verdict(self) -> str:
-        """The conclusion that the rounds allow: "faster", "slower", or why there is none yet."""
+        """The conclusion from the rounds: "faster", "slower", or why there is none yet."""
         if math.isnan(self.low):
             return "one round only, so there is no interval"
         if not self.significant:
@@ -80,7 +79,7 @@ class Ratio(_Interval):
 
     @property
     def faster(self) -> bool:
-        """Whether the first speed is the higher one: by rank with outliers, else by the mean."""
+        """Whether the first speed is higher: by rank with outliers, else by the mean."""
         return self.won > self.lost if self.outliers else self.value > 1
 
     @property
@@ -91,7 +90,7 @@ class Ratio(_Interval):
         return self.verdict if self.record in self.verdict else f"{self.verdict}, {self.record}"
 
     def __str__(self) -> str:
-        """Return it as in `3.42 (3.31 to 3.53)`; where the rank decides against the interval, with the record."""
+        """Return a text such as `3.42 (3.31 to 3.53)`, with the record if outliers make the rank decide."""
         if math.isnan(self.low):
             return f"{self.value:.2f}"
         by_rank = f"; {self.by_rank}" if self.outliers and self.significant else ""
@@ -101,9 +100,9 @@ class Ratio(_Interval):
 def ratio(measured: Sequence[float], reference: Sequence[float]) -> Ratio:
     """Return the ratio of two speeds that were measured alternately.
 
-    Lasting noise affects both speeds of a round alike, so each round gives one ratio, and their spread tells how
-    certain the mean is: Student's t on their logarithms. A round is a launch of its own where it can be: repetitions
-    within a process share the layout of its memory and the places of its threads, and a relaunch is another sample.
+    Lasting noise affects both speeds of a round alike, so each round gives one ratio, and their spread gives the
+    uncertainty of the mean: Student's t on their logarithms. If possible, a round is a separate launch: repetitions
+    within a process share its memory layout and thread placement, while a relaunch is a new sample.
 
     Parameters
     ----------
@@ -112,58 +111,60 @@ def ratio(measured: Sequence[float], reference: Sequence[float]) -> Ratio:
 
     Notes
     -----
-    That is right whatever the noise is. More speeds in the same rounds could make intervals shorter, but not right:
-    `tests/benchmarks/intervals.py` counts how many intervals hold the true ratio, with 3 to 8 rounds of 2 to 8 speeds,
-    of which some may be noisier. These do in 94 to 96% of cases; with the noise of all pooled, in 62 to 100%.
+    This holds whatever the noise. Pooling more speeds of the same rounds could make intervals shorter, but wrong:
+    `tests/benchmarks/intervals.py` counts how many intervals contain the true ratio, with 3 to 8 rounds of 2 to 8
+    speeds, some of them noisier. These intervals do in 94 to 96% of cases; with pooled noise, 62 to 100% do.
     """
     return ratios({"measured": measured, "reference": reference}, "reference")["measured"]
 
 
 def ratios(speeds: Mapping[str, Sequence[float]], reference: str) -> dict[str, Ratio]:
-    """Return the ratio of each speed to one of them, which has 1; all measured in the same rounds.
+    """Return the ratio of each speed to a reference, whose own ratio is 1; all measured in the same rounds.
 
-    Each is that of `ratio`: its interval comes from the rounds of these two, whatever the noise of the others is.
+    Each is as from `ratio`: its interval comes from these two speeds only, whatever the noise of the others.
 
     Parameters
     ----------
     speeds : mapping of str to sequence of float
-        Round by round, equally many of each.
+        The speeds round by round, the same number for each name.
     reference : str
-        The name of the speed that the others are compared with.
+        The name of the reference speed.
     """
     logs = np.log(np.array([*speeds.values()], float) / np.asarray(speeds[reference], float))
     mean, half = interval(logs)
     ends = np.exp([mean, mean - half, mean + half]).T.tolist()
-    results = {name: Ratio(*each) for name, each in zip(speeds, ends, strict=True)} | {reference: Ratio(1.0, 1.0, 1.0)}
-    for result, own in zip(results.values(), logs, strict=True):
-        result.rounds, result.won, result.lost = len(own), int((own > 0).sum()), int((own < 0).sum())
-        result.outliers = _outliers(own)
+    results = {name: Ratio(*values) for name, values in zip(speeds, ends, strict=True)} | {
+        reference: Ratio(1.0, 1.0, 1.0)
+    }
+    for result, log in zip(results.values(), logs, strict=True):
+        result.rounds, result.won, result.lost = len(log), int((log > 0).sum()), int((log < 0).sum())
+        result.outliers = _outliers(log)
         result.doubt = doubt(speeds[reference])
-        result.outlook = "" if result.outliers or result.doubt else _outlook(result, own)
+        result.outlook = "" if result.outliers or result.doubt else _outlook(result, log)
     return results
 
 
 def _outliers(logs: np.ndarray) -> str:
-    """Return the rounds that are far from the median, in itself and compared with the other rounds."""
-    apart = logs - np.median(logs)
-    far = np.flatnonzero(np.abs(apart) > max(-math.log(OUTLIER), FAR * np.median(np.abs(apart))))
-    return ", ".join(f"round {place + 1} at {math.exp(apart[place]):.2f} of the median" for place in far)
+    """Return the rounds that are far from the median, both absolutely and relative to the other rounds."""
+    distances = logs - np.median(logs)
+    far = np.flatnonzero(np.abs(distances) > max(-math.log(OUTLIER), FAR * np.median(np.abs(distances))))
+    return ", ".join(f"round {index + 1} at {math.exp(distances[index]):.2f} of the median" for index in far)
 
 
-def _outlook(found: Ratio, logs: np.ndarray) -> str:
-    """Return how many more rounds would decide a ratio, or how large the difference can be at most."""
+def _outlook(result: Ratio, logs: np.ndarray) -> str:
+    """Return the number of further rounds that would decide a ratio, or the largest possible difference."""
     rounds, mean, noise = len(logs), abs(logs.mean()), logs.std(ddof=1) if len(logs) > 1 else 0.0
-    if found.significant or noise == 0:
+    if result.significant or noise == 0:
         return ""
     more = np.arange(1, MAX_MORE_ROUNDS + 1)
     enough = special.stdtrit(rounds + more - 1, 0.975) * noise / np.sqrt(rounds + more) < mean
     if enough.any() and mean > MIN_DIFFERENCE:
         return f"about {plural(int(more[enough][0]), 'more round')} needed"
-    return f"at most {max(found.high, 1 / found.low) - 1:.0%} either way"
+    return f"at most {max(result.high, 1 / result.low) - 1:.0%} either way"
 
 
 def interval(logs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return means over the last axis, which is the rounds, and half the lengths of their 95% confidence intervals."""
+    """Return means over the last axis, the rounds, and half the widths of their 95% confidence intervals."""
     rounds, mean = logs.shape[-1], logs.mean(axis=-1)
     if rounds == 1:
         return mean, np.full_like(mean, math.nan)
@@ -171,13 +172,13 @@ def interval(logs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def caption(rounds: int) -> str:
-    """Return the line below a table of ratios: where their intervals come from."""
+    """Return the line below a table of ratios that explains their intervals."""
     if rounds == 1:
         return "one round only, so there are no intervals"
     return f"in brackets: the 95% interval over {rounds} rounds, alternating, from the noise of each pair (not pooled)"
 
 
 def doubt(reference: Sequence[float]) -> str:
-    """Return a reason to measure again: that the reference varied much between rounds; mostly empty."""
+    """Return a reason to measure again, if the reference varied much between rounds; usually empty."""
     share = np.std(reference, ddof=1) / np.mean(reference) if len(reference) > 1 else 0.0
     return f"measure again: the reference varied by {share:.0%} between rounds" if share > UNSTEADY else ""

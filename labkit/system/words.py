@@ -1,4 +1,4 @@
-"""Words about numbers."""
+"""Counts in words."""
 
 
 def plural(count: int, thing: str) -> str:

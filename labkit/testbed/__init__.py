@@ -1,4 +1,4 @@
-"""A testbed, a network in a box: nodes in network namespaces of their own, joined by wires of a requested rate."""
+"""A testbed on one machine: nodes in separate network namespaces, connected by wires of a given rate."""
 
 from typing import TYPE_CHECKING
 

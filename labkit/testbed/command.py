@@ -1,4 +1,4 @@
-"""Commands at the switch of a testbed, from where `mpirun` starts ranks on its nodes."""
+"""Run commands at a testbed's switch, from which `mpirun` starts ranks on its nodes."""
 
 import contextlib
 import os
@@ -18,40 +18,40 @@ from labkit.testbed.testbed import Testbed
 
 
 def run(testbed: Testbed, argv: Sequence[str]) -> int:
-    """Run a command that reads and writes this process's terminal; return its exit status as a shell gives it.
+    """Run a command on this process's terminal; return its exit status as a shell would.
 
     Raises
     ------
     LabError
-        When there is no such command.
+        If there is no such command.
     """
     path = os.pathsep.join([sysconfig.get_path("scripts"), programs.search_path()])
     if not shutil.which(argv[0], path=path):
         raise LabError(f"cannot start {argv[0]}. Is it spelt right, and on the PATH?")
     environ = {**os.environ, **testbed.variables, "PATH": path}
-    with _borrowed_cores(testbed), fidelity.watch(testbed) as wires, _left_to_the_command():
+    with _borrowed_cores(testbed), fidelity.watch(testbed) as wires, _ignoring_interrupts():
         command = [*testbed.enter(), *argv]
         status = subprocess.run(command, env=environ, preexec_fn=partial(end_with, os.getpid())).returncode
     if wires.doubt:
-        print(load.Others(doubt=wires.doubt), flush=True)
+        print(load.Contention(doubt=wires.doubt), flush=True)
     return status if status >= 0 else 128 - status
 
 
 @contextlib.contextmanager
 def _borrowed_cores(testbed: Testbed) -> Iterator[None]:
-    """Borrow the cores of a testbed's nodes, and print a warning when other runs have some of them."""
+    """Borrow the cores of a testbed's nodes, and print a warning if other runs have some of them."""
     machine = this_machine()
-    own = [core for core in machine.cores if any(set(core) & set(node.cpus) for node in testbed.nodes)]
+    node_cores = [core for core in machine.cores if any(set(core) & set(node.cpus) for node in testbed.nodes)]
     with contextlib.closing(cores.borrow(machine.cores, len(machine.cores))) as loan:
-        if not set(own) <= set(loan.free):
+        if not set(node_cores) <= set(loan.free):
             print("Warning: other runs have some of the nodes' cores, and figures will be noisy.", flush=True)
-        loan.keep_only(cpu for core in own for cpu in core)
+        loan.keep_only(cpu for core in node_cores for cpu in core)
         yield
 
 
 @contextlib.contextmanager
-def _left_to_the_command() -> Iterator[None]:
-    """Leave an interrupt from the terminal to the command, which gets it too."""
+def _ignoring_interrupts() -> Iterator[None]:
+    """Ignore interrupts from the terminal: the command receives them too, and handles them."""
     before = signal.signal(signal.SIGINT, lambda *_: None)
     try:
         yield

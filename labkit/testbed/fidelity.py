@@ -1,7 +1,7 @@
-"""Fidelity: whether wires were the limit of what ran on a testbed, or this machine's cores.
+"""Fidelity: whether a testbed's wires limited a run, or this machine's cores did.
 
-Nodes that are more than the cores share them. There, ranks that wait for a wire sleep, so cores that are mostly in use
-are the limit. While something runs, `watch` looks at how much these cores were in use (/proc/stat, proc(5)).
+With more nodes than cores, nodes share cores. Ranks then sleep while they wait for a wire, so if the cores are mostly
+in use, they are the limit. `watch` measures their use during a run (/proc/stat, proc(5)).
 """
 
 import contextlib
@@ -14,30 +14,30 @@ from dataclasses import dataclass
 from labkit.system.load import CpuTimes, cpu_times
 from labkit.testbed import Testbed, traffic
 
-# The share from which a figure is that of the cores. On an idle machine with two cores, with all-reduces at 1 to 15%
-# above theory (4 and 8 nodes, 100 Mbit/s; two racks), 42 to 53% of the cores were in use; with 22 to 66% above theory
+# The share above which the cores are the limit. On an idle machine with two cores, with all-reduces at 1 to 15% above
+# theory (4 and 8 nodes, 100 Mbit/s; two racks), 42 to 53% of the cores were in use; with 22 to 66% above theory
 # (4 and 8 nodes, 1 Gbit/s) 64 and 66%; with 84 to 91% above theory (4 nodes, 5 Gbit/s) 67% (docs/wires.md).
 MAX_USED = 0.6
-SAMPLE_S = 0.25  # between looks at whether the wires are used by now
-IN_USE_BYTES = 6_000  # sent by all nodes, times their number squared: starting ranks, and their imports, take less
+SAMPLE_S = 0.25  # between checks for traffic on the wires
+IN_USE_BYTES = 6_000  # sent by all nodes, times their number squared: starting ranks and their imports need less
 
 
 @dataclass
 class Fidelity:
-    """What was seen while something ran on a testbed; filled in when that is over.
+    """The use of a testbed's cores during a run; filled in when the run is over.
 
     Attributes
     ----------
     used : float
-        The share of the time since the wires were first used for which the nodes' cores were in use, by any program,
-        where nodes share them. 0 where each node has cores of its own: there, a real node would use them as well.
+        The share of the time, since the wires were first used, for which shared cores were in use by any program. 0 if
+        each node has its own cores: a real node would use them as well.
     """
 
     used: float = 0.0
 
     @property
     def doubt(self) -> str:
-        """The reason why figures are the cores' and not the wires'; empty when they are valid."""
+        """The reason why the cores, not the wires, limited the figures; empty if they are valid."""
         return f"the cores that nodes share were in use for {self.used:.0%} of the time" * (self.used > MAX_USED)
 
 
@@ -70,7 +70,7 @@ def watch(testbed: Testbed) -> Iterator[Fidelity]:
 
 
 def _used(before: dict[int, CpuTimes], after: dict[int, CpuTimes], cpus: Counter[int], seconds: float) -> float:
-    """Return the share of the time for which these CPUs were in use."""
+    """Return the share of the time that these CPUs were in use."""
     idle = [
         after[cpu].idle + after[cpu].iowait - before[cpu].idle - before[cpu].iowait
         for cpu in cpus
@@ -80,9 +80,9 @@ def _used(before: dict[int, CpuTimes], after: dict[int, CpuTimes], cpus: Counter
 
 
 def _bytes_sent(testbed: Testbed) -> int:
-    """Return the bytes that the nodes have sent."""
+    """Return the number of bytes that the nodes have sent."""
     sent = 0
     for node in testbed.nodes:
-        with contextlib.suppress(OSError, KeyError):  # it is gone
+        with contextlib.suppress(OSError, KeyError):  # the node has ended
             sent += traffic(node.pid, testbed.interface).sent
     return sent

@@ -1,7 +1,7 @@
-"""Linux namespaces (namespaces(7)), and a shell in them: what it makes is seen there alone, and ends with them.
+"""Linux namespaces (namespaces(7)), and a shell inside: anything it creates is visible only there, and ends with them.
 
-Without root, they belong to a user namespace, in which this user may set up networks, and which gives no right to
-anything outside (user_namespaces(7)).
+Without root, they belong to a user namespace, in which this user may set up networks, and which grants no rights
+outside (user_namespaces(7)).
 """
 
 import contextlib
@@ -23,28 +23,28 @@ from labkit.system import processes, programs
 from labkit.system.errors import LabError
 
 PACKAGES = {"unshare": "util-linux", "nsenter": "util-linux", "ip": "iproute2", "tc": "iproute2"}
-# Settings of the kernel, the value with which users may make no namespaces, and a better one. The first is Ubuntu's.
+# Kernel settings, with the value that keeps users from making namespaces, and one that doesn't. The first is Ubuntu's.
 SETTINGS = (
     ("kernel.apparmor_restrict_unprivileged_userns", "1", "0"),
     ("kernel.unprivileged_userns_clone", "0", "1"),
     ("user.max_user_namespaces", "0", "10000"),
     ("user.max_net_namespaces", "0", "10000"),
 )
-COMMAND_TIMEOUT_S = 15.0  # the limit for a command, which takes some milliseconds on an idle machine
+COMMAND_TIMEOUT_S = 15.0  # per command, which takes milliseconds on an idle machine
 SYSCTL = Path("/proc/sys")
-ENDED = "this network, or one of its nodes, has ended: make another."
+ENDED = "this testbed, or one of its nodes, has ended: make a new one."
 
-_OWN = ("--net", "--ipc", "--uts")  # namespaces of a node's own; UCX tells nodes by that of shared memory, IPC
-_AS_USER = ("--map-current-user", "--keep-caps")  # the user's number stays, and so do the rights that come with it
+_OWN = ("--net", "--ipc", "--uts")  # a node's namespaces; UCX distinguishes nodes by the IPC one, of shared memory
+_AS_USER = ("--map-current-user", "--keep-caps")  # keeps the user's id, and the capabilities in the new namespace
 _MARK = "labkit-status"
 
 
 class NoTestbed(LabError):
-    """No testbed can be made here: why not, and what somebody with root could do."""
+    """No testbed can be made here: the reason, and a remedy that needs root."""
 
 
 class Shell:
-    """A shell in namespaces of its own; they end when it is closed or forgotten, or when this process ends.
+    """A shell in new namespaces; they end when it is closed or garbage-collected, or when this process ends.
 
     Attributes
     ----------
@@ -56,7 +56,7 @@ class Shell:
     Raises
     ------
     NoTestbed
-        When the kernel does not allow it.
+        If the kernel does not allow it.
     """
 
     def __init__(self) -> None:
@@ -64,18 +64,18 @@ class Shell:
         if missing:
             raise NoTestbed(f"missing: {' '.join(missing)}. As root: `apt-get install {' '.join(missing)}`.")
         self._held = contextlib.ExitStack()
-        weakref.finalize(self, self._held.close)  # an interrupt may come before whoever makes this has a name for it
-        self._networks: set[int] = set()  # the numbers of the network namespaces
-        self._count = itertools.count()  # numbers of the scripts: the output of an interrupted one is skipped
+        weakref.finalize(self, self._held.close)  # an interrupt may arrive before the caller has a reference
+        self._networks: set[int] = set()  # the inodes of the network namespaces
+        self._count = itertools.count()  # numbers the scripts: output of an interrupted one is skipped
         self._shell: subprocess.Popen[bytes] | None = None
         try:
             self._begin()
-        except BaseException:  # an interrupt too, after which this process may live on, as a notebook's does
+        except BaseException:  # including an interrupt, which a notebook's process survives
             self.close()
             raise
 
     def _begin(self) -> None:
-        # The processes that hold namespaces read this pipe, which comes to its end when this process ends, in any way.
+        # The processes that hold namespaces read this pipe, which closes when this process ends, however it ends.
         with _interrupts_wait():
             self._lifeline, writer = map(_above_standard_streams, os.pipe())
             for end in (self._lifeline, writer):
@@ -100,17 +100,17 @@ class Shell:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                bufsize=0,  # without a buffer, which a forked process would write a second time
+                bufsize=0,  # a forked process would write a buffer a second time
                 pass_fds=[self._lifeline],
                 start_new_session=True,  # out of an interrupt's reach
             )
             for pipe in (self._shell.stdin, self._shell.stdout):
                 self._held.callback(pipe.close)  # type: ignore[union-attr]
         self.pid = self._shell.pid
-        _open_ones.add(self)
+        _open_shells.add(self)
         try:
-            # Whatever this shell has started ends with this process too: a transfer would wait for half a minute for
-            # one that has not begun.
+            # All descendants of this shell end with this process too: a transfer would wait half a minute for a peer
+            # that has not started.
             self.run(f"""
                 {{ read -r -u {self._lifeline} || kill -s KILL 0; }} </dev/null >/dev/null 2>&1 &
                 ip link set lo up
@@ -125,14 +125,14 @@ class Shell:
         return (*(_AS_USER if self.rootless else ()), *_OWN)
 
     def run(self, script: str, timeout: float | None = None) -> str:
-        """Run commands, up to the first that fails; return what they print.
+        """Run commands, up to the first that fails; return their output.
 
-        They have `timeout` seconds, by default `COMMAND_TIMEOUT_S`.
+        The limit is `timeout` seconds, by default `COMMAND_TIMEOUT_S`.
 
         Raises
         ------
         LabError
-            With what they print, when one fails; when they do not end.
+            If one fails, with their output, or if they do not end in time.
         """
         assert self._shell
         assert self._shell.stdin
@@ -150,7 +150,7 @@ class Shell:
         poll.register(pipe, select.POLLIN)
         while True:
             if not poll.poll(max(0.0, 1e3 * (deadline - time.monotonic()))):
-                raise LabError(f"no end within {timeout:.0f} s of: {script.strip().splitlines()[-1]}")
+                raise LabError(f"timed out after {timeout:.0f} s: {script.strip().splitlines()[-1]}")
             data = os.read(pipe, 1 << 16)
             output += data
             text, mark, status = output.decode(errors="replace").rpartition(begin)[2].partition(end)
@@ -162,8 +162,8 @@ class Shell:
                 raise LabError(text.strip() or "the shell in the namespaces has ended")
 
     def spawn(self) -> int:
-        """Start a process in further namespaces, which lie within these; return its number."""
-        # The parent, this shell, keeps rights over them; any other process of this user enters them as their owner.
+        """Start a process in further namespaces, nested in these; return its id."""
+        # The parent, this shell, keeps its capabilities over them; other processes of this user enter as their owner.
         options = " ".join(self._options)
         holder = f"unshare {options} sh -c 'echo $$; exec cat /dev/fd/{self._lifeline} >/dev/null 2>&1'"
         try:
@@ -174,33 +174,33 @@ class Shell:
         return pid
 
     def _keep(self, pid: int) -> None:
-        """Keep a process's network namespace open, so that no other gets its number before this is closed."""
+        """Keep a process's network namespace open, so that its inode is not reused before this is closed."""
         with _interrupts_wait():
             namespace = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY)
             self._held.callback(os.close, namespace)
             self._networks.add(os.fstat(namespace).st_ino)
 
     def enter(self, pid: int | None = None) -> list[str]:
-        """Return the command under which another command runs in the namespaces, or in those of a spawned process.
+        """Return the command prefix that runs a command in the namespaces, or in those of a spawned process.
 
         Raises
         ------
         LabError
-            When they have ended.
+            If they have ended.
         """
         self.check(pid)
         user = ["-U", "--preserve-credentials"] if self.rootless else []
         return ["nsenter", "-t", str(pid or self.pid), *user, "-n", "-i", "-u"]
 
     def check(self, pid: int | None = None) -> None:
-        """Raise LabError when the namespaces, or those of a spawned process, have ended."""
+        """Raise LabError if the namespaces, or those of a spawned process, have ended."""
         with contextlib.suppress(OSError):
             if Path(f"/proc/{pid or self.pid}/ns/net").stat().st_ino in self._networks:
                 return
         raise LabError(ENDED)
 
     def close(self) -> None:
-        """End all processes in the namespaces, and with the last of them the namespaces, despite interrupts."""
+        """End all processes in the namespaces, and so the namespaces, despite interrupts."""
         processes.despite_interrupts(self._close)
 
     def _close(self) -> None:
@@ -210,7 +210,7 @@ class Shell:
         self._held.close()
 
     def _holds(self, process: psutil.Process) -> bool:
-        """Whether a process is in one of the namespaces."""
+        """Return whether a process is in one of the namespaces."""
         return Path(f"/proc/{process.pid}/ns/net").stat().st_ino in self._networks
 
     def _end_shell(self) -> None:
@@ -220,49 +220,49 @@ class Shell:
             for pipe in (self._shell.stdin, self._shell.stdout):
                 pipe.close()  # type: ignore[union-attr]
 
-    def leave(self) -> None:
-        """Release the shell in a process that was forked meanwhile: it is the parent's, and ends with the parent."""
+    def detach(self) -> None:
+        """Release the shell in a forked process: it belongs to the parent, and ends with the parent."""
         self._networks.clear()
         self._held.close()
 
 
-_open_ones: weakref.WeakSet[Shell] = weakref.WeakSet()
+_open_shells: weakref.WeakSet[Shell] = weakref.WeakSet()
 
 
-def _leave_all() -> None:
-    for shell in list(_open_ones):
-        shell.leave()
+def _detach_all() -> None:
+    for shell in list(_open_shells):
+        shell.detach()
 
 
-os.register_at_fork(after_in_child=_leave_all)
+os.register_at_fork(after_in_child=_detach_all)
 
 
 @contextlib.contextmanager
 def _interrupts_wait() -> Iterator[None]:
-    """Have an interrupt wait for the end of the block: what the block gets hold of has a name by then."""
+    """Delay an interrupt until the end of the block, so that resources opened in it are not lost."""
     before = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or before is None:  # where none comes
+    if threading.current_thread() is not threading.main_thread() or before is None:  # not interruptible
         yield
         return
-    came: list[int] = []
-    signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    pending: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, _: pending.append(number))
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-        if came:
+        if pending:
             signal.raise_signal(signal.SIGINT)
 
 
 def _above_standard_streams(descriptor: int) -> int:
-    """Return a duplicate above 2: without stdin in this process, a pipe may be 0, which a shell has for itself."""
-    moved = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3)
+    """Move a descriptor above 2: if this process has no stdin, a pipe may be 0, which a shell uses itself."""
+    duplicate = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3)
     os.close(descriptor)
-    return moved
+    return duplicate
 
 
 def _explain(error: str) -> str:
-    """Return why there are no namespaces here, and what to do about it."""
+    """Return why there are no namespaces here, and the remedy."""
 
     def setting(name: str) -> str:
         with contextlib.suppress(OSError):
@@ -271,8 +271,8 @@ def _explain(error: str) -> str:
 
     for name, value, better in SETTINGS:
         if setting(name) == value:
-            return f"the kernel keeps namespaces from users. As root: `sysctl -w {name}={better}`."
-    text = error.splitlines()[-1] if error else "no word from unshare"
+            return f"the kernel does not let users make namespaces. As root: `sysctl -w {name}={better}`."
+    text = error.splitlines()[-1] if error else "no message from unshare"
     if "No space left on device" in error:  # unshare(2)
         return (
             "the kernel allows no more namespaces. As root: "

@@ -1,4 +1,4 @@
-"""Measure the rates of a testbed's wires with a short transfer from each node to the next, all at once."""
+"""Measure the rates of a testbed's wires with short concurrent transfers from each node to the next."""
 
 import math
 import re
@@ -12,32 +12,32 @@ from labkit.testbed.namespaces import NoTestbed, Shell
 from labkit.testbed.topology import Topology
 from labkit.testbed.wiring import Node, burst
 
-PYTHON = (sys.executable, "-I", "-S")  # for programs of the standard library alone
-TRANSFER_S = 0.2  # the length of the transfer
-TRANSFER_TIMEOUT_S = 60.0  # the limit of that transfer beyond its length: all nodes start Python at once
+PYTHON = (sys.executable, "-I", "-S")  # for programs that need only the standard library
+TRANSFER_S = 0.2  # the duration of a transfer
+TRANSFER_TIMEOUT_S = 60.0  # on top of its duration, as all nodes start Python at once
 TRANSFERRED = re.compile(r"got ([0-9.e+]+) at ([0-9.]+)")
 
 
 def check_python(shell: Shell, node: Node) -> None:
-    """Raise NoTestbed when Python cannot be started on a node."""
+    """Raise NoTestbed if Python cannot be started on a node."""
     try:
         shell.run(shlex.join([*shell.enter(node.pid), *PYTHON, "-c", ""]))
     except LabError as error:
         raise NoTestbed(
-            f"{sys.executable} cannot be started on a node ({_last_line(error)}). There, root too may look only "
-            "where everybody may: is Python in a closed folder, such as root's home?"
+            f"{sys.executable} cannot be started on a node ({_last_line(error)}). On nodes, even root can "
+            "only enter folders open to everyone: is Python in a closed folder, such as root's home?"
         ) from error
 
 
 def measure(shell: Shell, topology: Topology, nodes: Sequence[Node]) -> tuple[float, float]:
-    """Return the measured and the expected rate, in bit/s, of the transfer that falls shortest of what it could get.
+    """Return the measured and expected rate, in bit/s, of the transfer that falls furthest short.
 
-    Measured is not a number on one node.
+    With one node, the measured rate is NaN.
 
     Raises
     ------
     LabError
-        When a transfer fails.
+        If a transfer fails.
     """
     if len(nodes) == 1:
         return math.nan, topology.rate
@@ -48,8 +48,8 @@ def measure(shell: Shell, topology: Topology, nodes: Sequence[Node]) -> tuple[fl
 
 
 def transfer_to_next(shell: Shell, nodes: Sequence[Node], expected: Mapping[str, float]) -> dict[str, float]:
-    """Return the rates of transfers from each node to the next, all at once, by the sender's address."""
-    # What passes at once after a pause does not count.
+    """Return the rates of concurrent transfers from each node to the next, by the sender's address."""
+    # The burst that passes at once after a pause does not count.
     seconds = max(TRANSFER_S, *(20 * burst(rate) * 8 / rate for rate in expected.values()))
     following = [*nodes[1:], nodes[0]]
     senders = {after.address: node.address for node, after in zip(nodes, following, strict=True)}
@@ -65,8 +65,8 @@ def transfer_to_next(shell: Shell, nodes: Sequence[Node], expected: Mapping[str,
     matches = list(map(TRANSFERRED.fullmatch, lines := output.splitlines()))
     rates = {senders[match[2]]: float(match[1]) for match in matches if match}
     if len(rates) < len(nodes):
-        others = [line for line, match in zip(lines, matches, strict=True) if not match]
-        reason = others[0] if others else "no word from it. Is this machine out of memory?"
+        messages = [line for line, match in zip(lines, matches, strict=True) if not match]
+        reason = messages[0] if messages else "no message. Is this machine out of memory?"
         failed = f"{len(nodes) - len(rates)} of {len(nodes)} transfers from node to node failed"
         raise LabError(f"{failed}: {reason}")
     return rates

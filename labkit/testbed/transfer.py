@@ -1,9 +1,9 @@
-"""A short transfer over all wires of a testbed at once, which measures their rates: each node sends to the next.
+"""Measure the rates of a testbed's wires: a short transfer from each node to the next, on all wires at once.
 
 Run on each node as `python transfer.py OWN_ADDRESS NEXT_ADDRESS SECONDS SKIPPED_BYTES`, this prints `got RATE at
-OWN_ADDRESS`: the rate, in bit/s, of the payload that came in after SKIPPED_BYTES, which a wire sends at once after a
-pause. A node that gets no core for so many seconds sends on until there is something to tell. Standard library only, as
-it starts on every node at once.
+OWN_ADDRESS`: the rate, in bit/s, of the payload received after SKIPPED_BYTES, which a wire sends in one burst after a
+pause. A node that gets no core for SECONDS keeps sending until the rate can be measured. Standard library only, as it
+starts on every node at once.
 """
 
 import os
@@ -15,8 +15,8 @@ from typing import NoReturn
 
 PORT = 7077
 BLOCK = 1 << 18
-LEAST = 4  # the least that is sent however long it takes, in multiples of the skipped bytes
-CONNECT_TIMEOUT_S = 30.0  # the time that all nodes have to start Python, on a machine that has other work
+MIN_SENT = 4  # the minimum to send, however long it takes, in multiples of the skipped bytes
+CONNECT_TIMEOUT_S = 30.0  # for all nodes to start Python, on a busy machine
 
 
 def main(own: str, following: str, seconds: str, skipped: str) -> None:
@@ -24,12 +24,12 @@ def main(own: str, following: str, seconds: str, skipped: str) -> None:
     with socket.create_server((own, PORT)) as server:
         server.settimeout(CONNECT_TIMEOUT_S)
         if not os.fork():
-            _end_with(lambda: _send(own, following, float(seconds), LEAST * int(skipped)))
+            _end_with(lambda: _send(own, following, float(seconds), MIN_SENT * int(skipped)))
         _end_with(lambda: print(f"got {_receive(server.accept()[0], int(skipped))} at {own}", flush=True))
 
 
 def _end_with(part: Callable[[], None]) -> NoReturn:
-    """Run this process's part of the transfer, and end the process; a failure is one line."""
+    """Run this process's part of the transfer, then end the process; a failure prints one line."""
     try:
         part()
     except OSError as error:
@@ -38,7 +38,7 @@ def _end_with(part: Callable[[], None]) -> NoReturn:
     os._exit(0)
 
 
-def _send(own: str, following: str, seconds: float, least: int) -> None:
+def _send(own: str, following: str, seconds: float, min_bytes: int) -> None:
     deadline = time.monotonic() + CONNECT_TIMEOUT_S
     while True:
         try:
@@ -50,14 +50,14 @@ def _send(own: str, following: str, seconds: float, least: int) -> None:
             time.sleep(0.01)
     block, end, sent = bytes(BLOCK), time.monotonic() + seconds, 0
     with connection:
-        while time.monotonic() < end or sent < least:
+        while time.monotonic() < end or sent < min_bytes:
             sent += connection.send(block)
 
 
 def _receive(connection: socket.socket, skipped: int) -> float:
     """Return the rate, in bit/s, of the bytes after the skipped ones."""
     total, began, counted, unused = 0, 0.0, 0, bytearray(BLOCK)
-    # Of a stream, MSG_TRUNC throws the bytes away, and saves copying them (tcp(7)).
+    # On a stream, MSG_TRUNC discards the bytes without copying them (tcp(7)).
     while count := connection.recv_into(unused, BLOCK, socket.MSG_TRUNC):
         total += count
         last = time.monotonic()
@@ -66,7 +66,7 @@ def _receive(connection: socket.socket, skipped: int) -> float:
         elif total >= skipped:
             began = last
     if not counted:
-        raise OSError("no transfer came in")
+        raise OSError("nothing was received")
     return 8 * counted / (last - began)
 
 

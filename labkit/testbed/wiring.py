@@ -12,27 +12,27 @@ from labkit.testbed.topology import CORE, Topology
 SUBNET = "10.77.0"
 SWITCH_ADDRESS = f"{SUBNET}.254"
 MODULES = "bridge veth sch_tbf"
-# Answers of a kernel that lacks a module, newer or older, as iproute2 5 and 6 pass them on.
+# Errors of newer and older kernels that lack a module, as iproute2 5 and 6 report them.
 KERNEL_LACKS = re.compile(
     "Unknown device type|qdisc kind is unknown|RTNETLINK answers: (Operation not sup|No such file)"
 )
 INTERFACES = Path("/sys/class/net")
 
-# A burst is what a wire may send at once after a pause: little, so that small messages take the time that its rate
-# says. The kernel hands TCP's data on in pieces of up to 64 KiB (segmentation offload). A burst that is smaller has
-# each piece cut up again, and then a wire of 1 Gbit/s carried a quarter of it here: so pieces are held to less than a
-# burst. A piece is sent in one go, and each costs the cores a timer at either end: on slow wires it is as long as the
-# rate takes in `PIECE_S`, or a packet of 1,500 bytes.
+# A burst is what a wire may send at once after a pause: little, so that small messages take as long as the rate
+# implies. The kernel passes TCP data on in pieces of up to 64 KiB (segmentation offload). A smaller burst splits each
+# piece again, and a wire of 1 Gbit/s then carried a quarter of its rate here, so pieces are limited to less than a
+# burst. A piece is sent in one go, and costs the cores a timer at either end: on slow wires, a piece is as long as the
+# rate allows in `PIECE_S`, or a packet of 1,500 bytes.
 SLOW_RATE = 1.5e8
 SLOW_BURST_BYTES, FAST_BURST_BYTES, FAST_BURST_S = 16_000, 30_000, 2.5e-4
-PIECE = 0.9  # the largest piece, as a share of a burst: headers come on top
+PIECE = 0.9  # the largest piece, as a share of a burst, without headers
 PIECE_S = 7e-4
 PACKET_BYTES, MAX_PIECE_BYTES = 1_500, 65_536
-QUEUE_S = 0.1  # the longest time that a packet waits for a wire: then packets are dropped
-# TCP's largest window, as time at the rate of the slowest cable: what is in it lies in that cable's queue. Where two
-# ranks send to each other, as in recursive halving, MPI's answer to one waits behind its own data to the other; with
-# 20 ms, all-reduces on 4 to 8 nodes took 20 to 50% too long, and with 5 ms 1 to 3% (100 Mbit/s). A real card's queue in
-# Linux is as short (BQL). Beside a slow cable, fast ones need what they send until the answer comes.
+QUEUE_S = 0.1  # the longest wait of a packet for a wire, before it is dropped
+# TCP's largest window, as time at the rate of the slowest cable, in whose queue the window's data waits. If two ranks
+# send to each other, as in recursive halving, MPI's reply to one waits behind data for the other; with 20 ms,
+# all-reduces on 4 to 8 nodes took 20 to 50% too long, and with 5 ms 1 to 3% (100 Mbit/s). A real card's queue in Linux
+# is as short (BQL). Next to a slow cable, fast ones need a window that lasts until the acknowledgement arrives.
 WINDOW_S, FAST_WINDOW_S, MIN_WINDOW_BYTES = 5e-3, 5e-4, 16_384
 
 
@@ -63,7 +63,7 @@ def build(shell: Shell, topology: Topology, machine: Machine, name: str) -> tupl
     Raises
     ------
     NoTestbed
-        When the kernel lacks what they are made of.
+        If the kernel lacks a module for them.
     """
     nodes = tuple(
         Node(number, f"{SUBNET}.{number}", shell.spawn(), cpus)
@@ -88,7 +88,7 @@ def build(shell: Shell, topology: Topology, machine: Machine, name: str) -> tupl
 
 
 def _add_rack(shell: Shell, rack: int, rate: float) -> None:
-    """Make a rack's switch, and its cable to the core."""
+    """Make a rack's switch and its cable to the core."""
     segments = _segments(rate)
     _run(
         shell,
@@ -105,7 +105,7 @@ def _add_rack(shell: Shell, rack: int, rate: float) -> None:
 
 
 def _add_node(shell: Shell, node: Node, topology: Topology, tuning: str, name: str) -> None:
-    """Make a node's interface, and its cable to its switch."""
+    """Make a node's interface and its cable to its switch."""
     segments, port, within = _segments(topology.rate), f"port{node.number}", f"nsenter -t {node.pid} -n"
     _run(
         shell,
@@ -124,26 +124,26 @@ def _add_node(shell: Shell, node: Node, topology: Topology, tuning: str, name: s
 
 
 def _tune_tcp(topology: Topology) -> str:
-    """Return the commands that set TCP up for these cables, in the network where they run."""
+    """Return the commands that tune TCP for these cables, in the network namespace where they run."""
     window = round(max(MIN_WINDOW_BYTES, topology.slowest / 8 * WINDOW_S, topology.rate / 8 * FAST_WINDOW_S))
     settings = {
         "/proc/sys/net/ipv4/tcp_[rw]mem": f"4096 {MIN_WINDOW_BYTES} {window}",
-        # Nobody uses IPv6 here, and its neighbour discovery would be among the traffic.
+        # IPv6 is unused here, and its neighbour discovery would add traffic.
         "/proc/sys/net/ipv6/conf/*/disable_ipv6": "1",
     }
-    # Containers may have /proc/sys to read alone (Docker without --privileged): then queues may be longer.
+    # In containers, /proc/sys may be read-only (Docker without --privileged): queues may then be longer.
     return "; ".join(
         f"for file in {files}; do [ ! -w $file ] || echo {value} >$file; done" for files, value in settings.items()
     )
 
 
 def _limit(interface: str, rate: float) -> str:
-    """Return the command that sets the rate of one end of a cable."""
+    """Return the command that limits the rate of one end of a cable."""
     return f"tc qdisc add dev {interface} root tbf rate {rate:.0f}bit burst {burst(rate)} latency {1e3 * QUEUE_S:g}ms"
 
 
 def _run(shell: Shell, script: str) -> None:
-    """Run commands that need parts of the kernel which not every kernel has."""
+    """Run commands that need optional parts of the kernel."""
     try:
         shell.run(script)
     except LabError as error:
@@ -151,17 +151,17 @@ def _run(shell: Shell, script: str) -> None:
             raise
         text = str(error).splitlines()[-1]
         raise NoTestbed(
-            f"this kernel lacks what wires are made of ({text}). As root: `modprobe -a {MODULES}`."
+            f"this kernel lacks a module that wires need ({text}). As root: `modprobe -a {MODULES}`."
         ) from error
 
 
 def burst(rate: float) -> int:
-    """Return the bytes that a cable's end may send at once."""
+    """Return the number of bytes that a cable's end may send at once."""
     return SLOW_BURST_BYTES if rate <= SLOW_RATE else max(FAST_BURST_BYTES, round(rate / 8 * FAST_BURST_S))
 
 
 def _segments(rate: float) -> str:
-    """Return the setting that holds the pieces of TCP's data to less than a burst, as `ip link` takes it."""
+    """Return the `ip link` setting that limits pieces of TCP data to less than a burst."""
     largest = min(MAX_PIECE_BYTES, round(PIECE * burst(rate)))
     if rate <= SLOW_RATE:
         largest = min(largest, round(rate / 8 * PIECE_S))
@@ -169,18 +169,18 @@ def _segments(rate: float) -> str:
 
 
 def interface() -> str:
-    """Return the name of the nodes' interfaces: the name of one of this machine's own.
+    """Return the name for the nodes' interfaces: that of one of this machine's interfaces.
 
     UCX looks for interfaces in /sys/class/net, which lists those of the network namespace where /sys was mounted, and
-    leaves bridges out (UCX 1.20, uct_tcp_query_devices). Nobody without root can mount another /sys everywhere.
+    skips bridges (UCX 1.20, uct_tcp_query_devices). Without root, another /sys can't be mounted everywhere.
     https://github.com/openucx/ucx/pull/4462 asked the kernel instead.
     """
     names = sorted(path.name for path in INTERFACES.iterdir() if path.is_dir()) if INTERFACES.is_dir() else []
-    fitting = [
+    usable = [
         name
         for name in names
         if name != "lo" and not any((INTERFACES / name / kind).exists() for kind in ("bridge", "bonding"))
     ]
-    if not fitting:
-        raise NoTestbed("this machine has no network interface but lo, and UCX would find none on the nodes.")
-    return "eth0" if "eth0" in fitting else fitting[0]
+    if not usable:
+        raise NoTestbed("this machine has no network interface but lo, so UCX would find none on the nodes.")
+    return "eth0" if "eth0" in usable else usable[0]

@@ -1,1 +1,1 @@
-"""The program of lab 08, which trains ResNet-50 on many ranks: its recipe, its log, its checkpoints."""
+"""Lab 08's training program, for ResNet-50 on many ranks: recipe, log and checkpoints."""

@@ -4,17 +4,17 @@ import os
 import sys
 
 from labkit.system.errors import LabError
-from labkit.system.imports import lighten_keras, uncollected
+from labkit.system.imports import gc_paused, lighten_keras
 from labkit.train import flags
 
 
 def main() -> None:
-    """Run as the flags say; an error that the user can mend is one line, and exit code 2."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # notices at every start; errors still come
+    """Run with the command-line flags; errors that users can fix are one line, with exit code 2."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # hides start-up notices, not errors
     try:
         config = flags.parse(sys.argv[1:])
         lighten_keras()
-        with uncollected():
+        with gc_paused():
             from labkit.train import loop
         status = loop.run(config)
     except LabError as error:

@@ -1,4 +1,4 @@
-"""Checkpoints that are there whole or not at all, so that a run survives being killed."""
+"""Atomic checkpoints, so that a run survives being killed."""
 
 import json
 import math
@@ -13,23 +13,23 @@ import tensorflow as tf
 from labkit.system import files
 from labkit.system.errors import LabError
 
-MAX_KEPT = 2  # the checkpoints that are kept: the newest, and one to fall back on
-CONTENTS_FILE = "contents.json"  # the file of what was saved with it, and of the checksums of its other files
+MAX_CHECKPOINTS = 2  # the newest, and one to fall back on
+CONTENTS_FILE = "contents.json"  # the settings of a checkpoint, and the checksums of its other files
 
 
-class Found(NamedTuple):
-    """The newest checkpoint that is intact.
+class Checkpoint(NamedTuple):
+    """The newest intact checkpoint.
 
     Attributes
     ----------
     path : Path or None
-        Its folder; None when there is no checkpoint.
+        Its folder; None if there is no checkpoint.
     step : int
         Steps done when it was saved; 0 without one.
     settings : dict
         The settings that it was saved with.
     skipped : tuple of str
-        The newer checkpoints that are damaged, and how.
+        Newer, damaged checkpoints, and the damage.
     """
 
     path: Path | None
@@ -38,26 +38,26 @@ class Found(NamedTuple):
     skipped: tuple[str, ...]
 
     def restore(self, state: tf.train.Checkpoint) -> None:
-        """Set the variables of `state` to the saved values; they must be the same variables as when it was saved."""
+        """Restore the variables of `state`, which must be those that were saved."""
         if self.path is None:
             raise ValueError("there is no checkpoint to restore")
         folder = os.open(self.path, os.O_RDONLY)
-        try:  # TensorFlow would take the folder's name for a pattern
+        try:  # TensorFlow would treat the folder's name as a pattern
             state.read(f"/proc/self/fd/{folder}/state").assert_consumed()
         finally:
             os.close(folder)
 
 
 def save(folder: Path, state: tf.train.Checkpoint, step: int, settings: dict[str, Any]) -> None:
-    """Write a checkpoint, and remove all but the newest `MAX_KEPT`.
+    """Write a checkpoint, and remove all but the newest `MAX_CHECKPOINTS`.
 
-    It is written in a hidden folder, brought to the disk, and only then gets its name, all at once. So a process
-    killed here, or a power cut, leaves the checkpoints as they were.
+    It is written to a hidden folder and flushed to disk before a single rename. So a killed process or a power cut
+    leaves earlier checkpoints intact.
 
     Raises
     ------
     NotWritten
-        When there is no room for it, or the folder can't be written; the checkpoints are as they were.
+        When the disk is full, or the folder can't be written; earlier checkpoints are intact.
     """
     final, part = folder / f"step-{step:08d}", folder / f".step-{step:08d}.part"
     try:
@@ -69,8 +69,8 @@ def save(folder: Path, state: tf.train.Checkpoint, step: int, settings: dict[str
 
 
 def _save(folder: Path, final: Path, part: Path, state: tf.train.Checkpoint, settings: dict[str, Any]) -> None:
-    for left_over in folder.glob(".step-*.part"):
-        shutil.rmtree(left_over)
+    for leftover in folder.glob(".step-*.part"):
+        shutil.rmtree(leftover)
     part.mkdir(parents=True)
     try:
         state.write(str(part / "state"))
@@ -79,18 +79,18 @@ def _save(folder: Path, final: Path, part: Path, state: tf.train.Checkpoint, set
     checksums = {file.name: _checksum(file) for file in part.iterdir()}
     (part / CONTENTS_FILE).write_bytes(json.dumps({"settings": settings, "crc32": checksums}, indent=1).encode())
     for file in part.iterdir():
-        _to_disk(file)
-    _to_disk(part)
+        _flush(file)
+    _flush(part)
     if final.exists():  # a damaged one
         shutil.rmtree(final)
     part.rename(final)
-    _to_disk(folder)
-    for old in _newest_first(folder)[MAX_KEPT:]:
+    _flush(folder)
+    for old in _newest_first(folder)[MAX_CHECKPOINTS:]:
         shutil.rmtree(old)
 
 
-def find(folder: Path) -> Found:
-    """Return the newest checkpoint that is intact, by its files' checksums.
+def find(folder: Path) -> Checkpoint:
+    """Return the newest checkpoint whose files match their checksums.
 
     Raises
     ------
@@ -107,14 +107,14 @@ def find(folder: Path) -> Found:
             skipped.append(f"{path.name} ({error!r})")
             continue
         if not damaged:
-            return Found(path, int(path.name.removeprefix("step-")), settings, tuple(skipped))
-        skipped.append(f"{path.name} (altered since it was written: {', '.join(damaged)})")
+            return Checkpoint(path, int(path.name.removeprefix("step-")), settings, tuple(skipped))
+        skipped.append(f"{path.name} (changed since it was written: {', '.join(damaged)})")
     if skipped:
         raise LabError(
-            f"none of the checkpoints in {folder} is intact, {'; '.join(skipped)}: move that folder away to start "
-            "again, or name another --results_dir."
+            f"all checkpoints in {folder} are damaged, {'; '.join(skipped)}: move that folder away to start again, or "
+            "name another --results_dir."
         )
-    return Found(None, 0, {}, ())
+    return Checkpoint(None, 0, {}, ())
 
 
 def _newest_first(folder: Path) -> list[Path]:
@@ -122,16 +122,16 @@ def _newest_first(folder: Path) -> list[Path]:
 
 
 def _checksum(path: Path) -> int:
-    """Return a file's CRC-32, read a piece at a time."""
+    """Return a file's CRC-32, reading it in chunks."""
     checksum = 0
     with files.open_regular(path, math.inf) as file:
-        while piece := file.read(2**24):
-            checksum = zlib.crc32(piece, checksum)
+        while chunk := file.read(2**24):
+            checksum = zlib.crc32(chunk, checksum)
     return checksum
 
 
-def _to_disk(path: Path) -> None:
-    """Wait until a file, or a folder's list of files, is on the disk."""
+def _flush(path: Path) -> None:
+    """Flush a file, or a folder's entries, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

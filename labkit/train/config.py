@@ -20,33 +20,34 @@ class TrainConfig:
     mode, model
         The task, and the network's name in the registry.
     iter_unit, num_iter
-        How long: epochs, or steps, in all.
+        The length of the run, in epochs or steps.
     batch_size, accumulate : int
-        Images at a time, and batches in a step, both of one rank.
+        Images per batch, and batches per step, both per rank.
     evaluate_every : int
-        Epochs between evaluations; 0 is one at the end.
+        Epochs between evaluations; 0 evaluates once, at the end.
     lr_init, lr_warmup_epochs, use_cosine_lr
-        The learning rate for 256 images a step, the epochs over which it rises, and whether it falls as a cosine.
+        The learning rate for a global batch of 256, the warm-up epochs, and whether it then decays as a cosine.
     label_smoothing, momentum, weight_decay, optimizer
-        Of the recipe, see `labkit.models.losses` and `labkit.models.optimizers`.
+        The recipe: see `labkit.models.losses` and `labkit.models.optimizers`.
     precision, use_static_loss_scaling, loss_scale
-        Of activations; whether the loss has a factor that keeps small gradients from vanishing in 16 bits, and which.
+        The precision of activations, whether the loss is scaled to keep small gradients from vanishing in 16 bits, and
+        the factor.
     use_xla : bool
-        Whether XLA compiles the forward and the backward pass.
+        Whether XLA compiles the forward and backward passes.
     compression
-        Of gradients, on their way between ranks.
+        The compression of gradients sent between ranks.
     data_dir : Path or None
-        The folder of TFRecords; None is one synthetic batch.
+        The folder with TFRecords; None for one synthetic batch.
     least_area : float
-        The least share of a picture in a crop.
+        The smallest share of a picture in a crop.
     results_dir : Path
-        The folder of log and checkpoints.
+        The folder for log and checkpoints.
     log_every, checkpoint_every : int
         Steps between log lines, and between checkpoints.
     warmup_steps : int
-        First steps, which are not timed.
+        Initial steps that are not timed.
     seed, deterministic
-        Of the images' order and crops, and whether each run is the same to the last bit.
+        The seed of the images' order and crops, and whether runs are bit-identical.
     """
 
     mode: Mode = "train_and_evaluate"
@@ -79,7 +80,7 @@ class TrainConfig:
 
     @property
     def trains(self) -> bool:
-        """Whether the run trains, with an evaluation after it or without."""
+        """Whether the run trains, with or without evaluation."""
         return self.mode != "evaluate"
 
     @property
@@ -89,5 +90,5 @@ class TrainConfig:
 
     @property
     def static_loss_scale(self) -> float:
-        """The factor of the loss; 1 without loss scaling."""
+        """The loss scale; 1 without loss scaling."""
         return self.loss_scale if self.use_static_loss_scaling else 1.0

@@ -1,4 +1,4 @@
-"""The log of a run: a JSON line for scripts in a file, and a readable line on the screen."""
+"""The training log: JSON lines in a file for scripts, and readable lines on the screen."""
 
 import json
 import math
@@ -11,9 +11,9 @@ FILE_NAME = "log.jsonl"
 
 
 def read(folder: Path) -> list[dict[str, Any]]:
-    """Return the records of a run's folder; a line that a kill or a power cut spoilt is left out."""
+    """Return the records in a run's folder, without lines damaged by a kill or a power cut."""
     path = folder / FILE_NAME
-    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []  # a whole line ends in a newline
+    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []  # complete lines end in a newline
     return [record for line in lines if (record := _record(line)) is not None]
 
 
@@ -26,21 +26,21 @@ def _record(line: bytes) -> dict[str, Any] | None:
 
 
 class Log:
-    """The log of one run, written by its rank 0.
+    """The log of a run, written by rank 0.
 
     Parameters
     ----------
     folder : Path
-        The folder of the file.
+        The file's folder.
     enabled : bool
-        Whether this rank is the one that writes it; on others, nothing is written or printed.
+        Whether this rank writes the log; other ranks write and print nothing.
     """
 
     def __init__(self, folder: Path, enabled: bool):
         self.path, self.enabled = folder / FILE_NAME, enabled
 
     def resume(self, step: int) -> None:
-        """Remove a killed run's records after the checkpoint: those steps are repeated."""
+        """Remove the records after the checkpoint, whose steps are repeated."""
         if self.enabled and self.path.exists():
             with files.writing(self.path):
                 records = [record for record in read(self.path.parent) if record["step"] <= step]

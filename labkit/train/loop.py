@@ -1,4 +1,4 @@
-"""One rank of the training program, from its start to its end."""
+"""The training loop of one rank: set-up, training, evaluation and checkpoints."""
 
 import itertools
 import math
@@ -39,16 +39,16 @@ def run(config: TrainConfig) -> int:
     Raises
     ------
     LabError
-        Data or checkpoints that cannot be used, a loss that is not finite, or what TensorFlow or Horovod cannot
-        go on with, as when another rank has ended.
+        When data or checkpoints are unusable, the loss is not finite, or TensorFlow or Horovod fails, for example
+        because another rank has exited.
     """
     # Horovod: find out which rank this is, and of how many.
     hvd.init()
     try:
         return _run(config)
     except (tf.errors.OpError, HorovodInternalError) as error:
-        # The end of one rank is an error of Horovod's in all others.
-        raise LabError(f"rank {hvd.rank()} cannot go on: {reason(error)}") from error
+        # When one rank exits, Horovod raises an error on all others.
+        raise LabError(f"rank {hvd.rank()} cannot continue: {reason(error)}") from error
 
 
 def _run(config: TrainConfig) -> int:
@@ -70,7 +70,7 @@ def _run(config: TrainConfig) -> int:
 
 
 class Plan(NamedTuple):
-    """The plan of a run: images in a step, steps in an epoch and in the run."""
+    """The plan of a run: training images, images per step, steps per epoch and in total."""
 
     images: int
     global_batch: int
@@ -136,7 +136,7 @@ def make_train_step(
 
 
 class Training:
-    """One rank's part of a training run: network, optimizer, images, log.
+    """One rank of a training run: network, optimizer, images, log.
 
     Parameters
     ----------
@@ -146,7 +146,7 @@ class Training:
     Attributes
     ----------
     plan : Plan
-        The numbers of steps, and of images in a step.
+        The images and steps of the run.
     """
 
     def __init__(self, config: TrainConfig):
@@ -162,33 +162,33 @@ class Training:
         self.data = self._index("train")
         self.plan = make_plan(config, len(self.data) if self.data else IMAGENET_IMAGES, hvd.size())
         self.log.print(
-            f"{config.model} on {plural(hvd.size(), 'rank')}: {self.plan.global_batch} images a step, "
-            f"{self.plan.steps_per_epoch:,.1f} steps an epoch; "
+            f"{config.model} on {plural(hvd.size(), 'rank')}: {self.plan.global_batch} images per step, "
+            f"{self.plan.steps_per_epoch:,.1f} steps per epoch; "
             + (f"{len(self.data):,} images in {len(self.data.files)} files" if self.data else "one synthetic batch")
         )
 
     def train(self, first: int) -> bool:
-        """Train from step `first` on; return whether it reached the end, rather than being stopped by a signal."""
+        """Train from step `first`; return whether training finished, rather than being stopped by a signal."""
         config, plan = self.config, self.plan
         train_step = make_train_step(config, self.network, self.optimizer)
         batches = _TimedBatches(self._batches(first * config.accumulate))
-        # The linear rule: with n times the images, a step goes n times as far.
+        # The linear scaling rule: n times the batch size, n times the learning rate.
         peak, warmup = peak_rate(config.lr_init, plan.global_batch), config.lr_warmup_epochs * plan.steps_per_epoch
-        seconds: list[float] = []  # the times of the steps since the last log line, without the warm-up
+        seconds: list[float] = []  # of the steps since the last log line, without warm-up
         for step in range(first, plan.steps):
             rate = learning_rate(step, plan.steps, warmup, peak, config.use_cosine_lr)
             began = time.perf_counter()
             loss = train_step(batches, rate)
             # Horovod: sum over the ranks, so that all see the same loss, and stop together if one has to stop.
-            mine = tf.stack([loss / hvd.size(), float(self.stop.requested)])
-            loss, stop = map(float, hvd.allreduce(mine, op=hvd.Sum, name="agree"))
+            local = tf.stack([loss / hvd.size(), float(self.stop.requested)])
+            loss, stop = map(float, hvd.allreduce(local, op=hvd.Sum, name="agree"))
             if step - first >= config.warmup_steps:
                 seconds.append(time.perf_counter() - began)
             done = step + 1
             if not math.isfinite(loss):
                 raise LabError(
                     f"the loss of step {done} is {loss}: lower --lr_init or lengthen --lr_warmup_epochs; in fp16, try "
-                    "another --loss_scale. The last checkpoint is as it was."
+                    "another --loss_scale. The last checkpoint is intact."
                 )
             at_end = done == plan.steps
             if done % config.log_every == 0 or at_end or stop:
@@ -198,12 +198,10 @@ class Training:
             if done % config.checkpoint_every == 0 or at_end or stop or evaluate:
                 seconds_to_save = self.save(done)
                 if stop and not at_end:
-                    # Horovod: when one rank exits, the others are ended, so none exits before rank 0 has saved.
+                    # Horovod: when one rank exits, the others are killed, so none exits before rank 0 has saved.
                     seconds_to_save = hvd.broadcast_object(seconds_to_save, 0)
                     self.stop.ignore_more()
-                    text = (
-                        f"stopped: step {done} is saved, in {seconds_to_save:.2f} s. The same command goes on from it."
-                    )
+                    text = f"stopped: step {done} saved in {seconds_to_save:.2f} s. Run the same command to continue."
                     self.log.write(text, event="stop", step=done, seconds=seconds_to_save)
                     return False
             if evaluate and not at_end and config.evaluates:
@@ -229,12 +227,12 @@ class Training:
         )
 
     def evaluate(self, step: int) -> None:
-        """Classify exactly the validation set, shared among the ranks, and log top-1 and top-5."""
+        """Classify each validation image once, split among the ranks, and log top-1 and top-5."""
         self._average()
         network = self.network
         size, _, channels = network.model.shape
 
-        # The last batch is a smaller one: without a signature, it would be traced on its own.
+        # The last batch may be smaller: without a signature, it would be traced separately.
         @tf.function(
             autograph=False,
             input_signature=[tf.TensorSpec((None, size, size, channels), tf.float32), tf.TensorSpec((None,), tf.int32)],
@@ -248,7 +246,7 @@ class Training:
         counts = tf.zeros(3, tf.int64)
         for batch in self._validation():
             counts += count_hits(*batch)
-        # Horovod: ranks may hold different numbers of images: add counts, don't average percentages.
+        # Horovod: ranks may have different numbers of images, so add counts rather than averaging percentages.
         n, top1, top5 = map(int, hvd.allreduce(counts, op=hvd.Sum, name="counts"))
         speed = n / (time.perf_counter() - began)
         self.log.write(
@@ -264,7 +262,7 @@ class Training:
     # Images
 
     def _index(self, kind: tfrecords.Kind) -> tfrecords.Records | None:
-        # Horovod: each rank indexes a part of the files, and they exchange the results.
+        # Horovod: each rank indexes some of the files, and they exchange the results.
         folder = self.config.data_dir
         return tfrecords.index(folder, kind, hvd.rank(), hvd.size(), hvd.allgather_object) if folder else None
 
@@ -289,7 +287,7 @@ class Training:
     # State
 
     def save(self, step: int) -> float:
-        """Save on rank 0, and return the seconds it took."""
+        """Save a checkpoint on rank 0, and return the seconds it took."""
         began = time.perf_counter()
         self._average()
         # Horovod: all ranks have the same state, and two writers corrupt a file.
@@ -298,15 +296,15 @@ class Training:
         return time.perf_counter() - began
 
     def restore(self) -> int:
-        """Restore the state that rank 0 finds, on all ranks, and return the number of steps done."""
-        checkpoint, error = checkpoints.Found(None, 0, {}, ()), ""
+        """Restore rank 0's newest checkpoint on all ranks, and return the number of steps done."""
+        checkpoint, error = checkpoints.Checkpoint(None, 0, {}, ()), ""
         if hvd.rank() == 0:
             try:
                 with files.writing(self.config.results_dir, "name another --results_dir"):
                     self.config.results_dir.mkdir(parents=True, exist_ok=True)
                 checkpoint = checkpoints.find(self._folder)
                 if checkpoint.path:
-                    self._refuse_other(checkpoint)
+                    self._check_settings(checkpoint)
                     checkpoint.restore(self.state)
             except (LabError, OSError) as problem:
                 error = str(problem)
@@ -319,7 +317,7 @@ class Training:
         for text in checkpoint.skipped:
             self.log.print(f"skipped a damaged checkpoint: {text}")
         if checkpoint.path:
-            self.log.print(f"going on after step {checkpoint.step}")
+            self.log.print(f"continuing after step {checkpoint.step}")
         self.log.resume(checkpoint.step)
         return checkpoint.step
 
@@ -329,7 +327,7 @@ class Training:
 
     @property
     def _settings(self) -> dict[str, Any]:
-        """The settings that must be the same for a run to go on from a checkpoint."""
+        """The settings that must match for a run to continue from a checkpoint."""
         return {
             "model": self.config.model,
             "images": self.plan.images,
@@ -337,32 +335,32 @@ class Training:
             "seed": self.config.seed,
         }
 
-    def _refuse_other(self, checkpoint: checkpoints.Found) -> None:
-        """Raise LabError unless a checkpoint is of a run with these settings; to evaluate, the same model suffices."""
+    def _check_settings(self, checkpoint: checkpoints.Checkpoint) -> None:
+        """Raise LabError unless a checkpoint's settings match this run's; to evaluate, only the model must match."""
         for name in self._settings if self.config.trains else ["model"]:
             if checkpoint.settings.get(name) != self._settings[name]:
                 raise LabError(
-                    f"{self._folder} is of a run with {name} {checkpoint.settings.get(name)}, and this one has "
-                    f"{self._settings[name]}: name another --results_dir, or give it the same (the global batch is "
-                    "ranks × --batch_size × --accumulate)."
+                    f"{self._folder} is from a run with {name} {checkpoint.settings.get(name)}, but this run has "
+                    f"{self._settings[name]}: name another --results_dir, or use the same settings (the global batch "
+                    "is ranks × --batch_size × --accumulate)."
                 )
 
     def _average(self) -> None:
-        """Make batch norms' moving averages the mean over the ranks, of which each saw its own images."""
-        # Horovod: the mean of moving averages is the moving average of the means, so any step would do.
+        """Average batch norms' moving averages over the ranks, since each saw different images."""
+        # Horovod: the mean of moving averages is the moving average of the means, so this can happen at any step.
         averages = self.network.averages
         means = hvd.grouped_allreduce([tf.convert_to_tensor(v) for v in averages], op=hvd.Average)
         for variable, mean in zip(averages, means, strict=True):
             variable.assign(mean)
 
 
-def _crosses(done: int, every: float) -> bool:
-    """Whether this step was the one that completed another `every` steps, which need not be a whole number."""
-    return math.floor(done / every + 1e-9) > math.floor((done - 1) / every + 1e-9)
+def _crosses(done: int, interval: float) -> bool:
+    """Whether this step completed another `interval` steps, which need not be an integer."""
+    return math.floor(done / interval + 1e-9) > math.floor((done - 1) / interval + 1e-9)
 
 
 class _StopSignal:
-    """Remembers that Slurm, or the user, wants this to end. Ctrl-C once more ends it at once."""
+    """Record that Slurm or the user asked the program to stop. A second Ctrl-C stops it immediately."""
 
     SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 
@@ -376,7 +374,7 @@ class _StopSignal:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
     def ignore_more(self) -> None:
-        """Ignore further signals, so that the exit status is this program's: srun repeats them once a rank has left."""
+        """Ignore further signals, so that the exit status stays 75: srun repeats them once a rank has exited."""
         for number in self.SIGNALS:
             signal.signal(number, signal.SIG_IGN)
 
@@ -387,7 +385,7 @@ class _TimedBatches:
     Attributes
     ----------
     waited : float
-        The seconds of waiting since it was last set to 0.
+        The seconds spent waiting since it was last set to 0.
     """
 
     def __init__(self, batches: Batches):

@@ -1,15 +1,15 @@
-"""The learning rate of each step: warm-up, then a cosine or steps down."""
+"""Learning-rate schedule: linear warm-up, then cosine decay or step decay."""
 
 import math
 
-# Shares of the run after which the rate falls to a tenth, without --use_cosine_lr: 30, 60 and 80 of 90 epochs, as in
+# Shares of the run after which the rate is divided by 10, without --use_cosine_lr: 30, 60 and 80 of 90 epochs, as in
 # Goyal et al. 2017 (arXiv 1706.02677).
 DROPS = (1 / 3, 2 / 3, 8 / 9)
 BASE_BATCH = 256  # the global batch that --lr_init is meant for, as in the same paper
 
 
 def peak_rate(lr_init: float, global_batch: int) -> float:
-    """Return the rate that the warm-up ends at: linear in the global batch."""
+    """Return the rate at the end of the warm-up, linear in the global batch."""
     return lr_init * global_batch / BASE_BATCH
 
 
@@ -21,13 +21,13 @@ def learning_rate(step: int, steps: int, warmup_steps: float, peak: float, cosin
     step : int
         The step, from 0 to `steps` - 1.
     steps : int
-        The steps of the whole run, the warm-up included.
+        The steps of the whole run, including the warm-up.
     warmup_steps : float
-        The steps over which the rate rises in a straight line from 0.
+        The steps over which the rate rises linearly from 0.
     peak : float
         The rate after the warm-up.
     cosine : bool
-        Whether it falls from there as half a cosine, to 0 at the end, or in steps (`DROPS`).
+        Whether the rate then falls as half a cosine, to 0 at the end, or in steps (`DROPS`).
     """
     if step < warmup_steps:
         return peak * step / warmup_steps

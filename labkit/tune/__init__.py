@@ -1,6 +1,5 @@
-"""The search for the settings with which a command is fastest.
+"""Search for the settings with which a command runs fastest.
 
-`space` reads which knobs there are, `trial` measures the command with some of their values, `search` chooses what to
-try next, by a `gaussian_process`; `report` confirms, writes and draws the result, and `run` is all of them together:
-`lab tune`.
+`space` reads the knobs, `trial` measures the command with some of their values, `search` chooses what to try next with
+a `gaussian_process`, `report` confirms, writes and plots the result, and `run` combines them into `lab tune`.
 """

@@ -2,9 +2,9 @@
 
     .venv/bin/python -m labkit.tune.grid my-grid.csv --minutes 10
 
-Each point is measured in three rounds; each measurement is a process of its own, and each round has another order. On
-two cores that takes about half an hour. A launch that other work disturbed is repeated. After the minutes, or an
-interrupt, the same command continues. Run it on an idle machine. `data/tuning-grid-stock.csv` was made by it.
+Each point is measured in three rounds. Each measurement is a separate process, and each round has a different order. On
+two cores that takes about half an hour. Launches disturbed by other work are repeated. After the time limit or an
+interrupt, the same command resumes. Run it on an idle machine. It produced `data/tuning-grid-stock.csv`.
 """
 
 import argparse
@@ -31,38 +31,40 @@ from labkit.tune.trial import Command
 
 TRAIN_MNIST = ("-m", "labkit.bench", "--model=mnist", "--batch_size=64", "--num_batches=40")
 ROUNDS = 3
-ATTEMPTS = 3  # launches of a point in a round, as long as other work disturbs them
+ATTEMPTS = 3  # maximum launches per point and round while other work disturbs them
 
-Point = tuple[str, ...]  # the knobs' values, as they are written
-Round = dict[Point, float]  # the metric of each point that was measured; not a number where it failed
+Point = tuple[str, ...]  # the knobs' values as strings
+Round = dict[Point, float]  # metrics of the measured points; NaN for a failure
 
 
 def points(knobs: Mapping[str, space.Knob]) -> dict[Point, dict[str, Any]]:
-    """Return the settings of each point, by the values as they are written."""
-    values = itertools.product(*(knob.values for knob in knobs.values()))
-    settings = [dict(zip(knobs, each, strict=True)) for each in values]
-    return {tuple(str(knobs[name].label(value)) for name, value in each.items()): each for each in settings}
+    """Return the settings of each point, keyed by their values as strings."""
+    combinations = itertools.product(*(knob.values for knob in knobs.values()))
+    all_settings = [dict(zip(knobs, values, strict=True)) for values in combinations]
+    return {
+        tuple(str(knobs[name].label(value)) for name, value in settings.items()): settings for settings in all_settings
+    }
 
 
 def measure(
     knobs: Mapping[str, space.Knob], rounds: Sequence[Round], objective: Callable[[dict[str, Any]], float]
 ) -> Iterator[int]:
-    """Measure all points that the rounds lack, one after the other; yield the round's number after each."""
+    """Measure the points that the rounds lack, one by one; yield the round's number after each."""
     settings = points(knobs)
-    for number, done in enumerate(rounds, 1):
-        # Another order each round: noise that lasts falls on other points.
+    for number, metrics in enumerate(rounds, 1):
+        # A different order each round, so that lasting noise hits different points.
         for point in random.Random(number).sample([*settings], len(settings)):
-            if point not in done:
+            if point not in metrics:
                 try:
-                    done[point] = objective(settings[point])
+                    metrics[point] = objective(settings[point])
                 except LabError as error:
                     print(f"{point}: {error}", file=sys.stderr)
-                    done[point] = math.nan
+                    metrics[point] = math.nan
                 yield number
 
 
 def undisturbed(objective: Callable[[dict[str, Any]], float]) -> Callable[[dict[str, Any]], float]:
-    """Return the objective, launched again up to `ATTEMPTS` times while other work has the cores."""
+    """Wrap the objective so that it runs again, up to `ATTEMPTS` times, while other work uses the cores."""
 
     def launch(settings: dict[str, Any]) -> float:
         for _ in range(ATTEMPTS):
@@ -76,12 +78,12 @@ def undisturbed(objective: Callable[[dict[str, Any]], float]) -> Callable[[dict[
 
 
 def read(file: Path, knobs: Mapping[str, space.Knob], rounds: int = ROUNDS) -> list[Round]:
-    """Return the rounds that a file has so far.
+    """Return the rounds measured so far in a file.
 
     Raises
     ------
     LabError
-        When it is a grid of other knobs.
+        If the file has other knobs.
     """
     measured: list[Round] = [{} for _ in range(rounds)]
     if not file.exists():
@@ -90,17 +92,17 @@ def read(file: Path, knobs: Mapping[str, space.Knob], rounds: int = ROUNDS) -> l
     for row in rows:
         point = tuple(row.get(name, "") for name in knobs)
         if point not in points(knobs):
-            raise LabError(f"{file} is a grid of other knobs: name another file.")
-        for number, done in enumerate(measured, 1):
+            raise LabError(f"{file} is a grid with other knobs: name another file.")
+        for number, metrics in enumerate(measured, 1):
             if speed := row.get(f"round{number}"):
-                done[point] = float(speed)
+                metrics[point] = float(speed)
     return measured
 
 
 def write(
     file: Path, knobs: Mapping[str, space.Knob], rounds: Sequence[Round], machine: Machine, tensorflow: str
 ) -> None:
-    """Write a line for each point: its values, each round's images/s, and their median; nothing where not measured."""
+    """Write a line per point: its values, each round's images/s (empty if not measured), and their median."""
     out = io.StringIO(newline="")
     print(f"# {machine.model}, {machine.usable_cores} cores, {', '.join(machine.isa)}", file=out)
     print(f"# TensorFlow {tensorflow} from PyPI, Python {platform.python_version()}", file=out)
@@ -108,19 +110,19 @@ def write(
     table = csv.writer(out, lineterminator="\n")
     table.writerow([*knobs, *(f"round{number}" for number in range(1, len(rounds) + 1)), "images_s"])
     for point in points(knobs):
-        speeds = [done[point] for done in rounds if point in done]
-        texts = [f"{done[point]:.0f}" if point in done else "" for done in rounds]
+        speeds = [metrics[point] for metrics in rounds if point in metrics]
+        texts = [f"{metrics[point]:.0f}" if point in metrics else "" for metrics in rounds]
         table.writerow([*point, *texts, f"{statistics.median(speeds):.0f}" if speeds else ""])
     files.write(file, out.getvalue())
 
 
 def main() -> None:
-    """Measure the rounds, and write after each measurement what there is."""
+    """Measure the rounds, writing the file after each measurement."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("file", type=Path, help="the CSV file to write, or to continue")
-    parser.add_argument("--knobs", type=Path, default=space.MNIST_KNOBS, help="the knobs (knobs-mnist.toml)")
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"measurements of each point ({ROUNDS})")
-    parser.add_argument("--minutes", type=float, default=math.inf, help="stop after this time")
+    parser.add_argument("file", type=Path, help="CSV file to write or resume")
+    parser.add_argument("--knobs", type=Path, default=space.MNIST_KNOBS, help="knobs file (default: knobs-mnist.toml)")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"measurements per point (default: {ROUNDS})")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="time limit")
     args = parser.parse_args()
     machine, until = usable_machine(), time.monotonic() + 60 * args.minutes
     knobs = space.read(args.knobs, machine)

@@ -1,4 +1,4 @@
-"""`lab tune`: from a command to its best settings, searched for, confirmed and written to a folder."""
+"""`lab tune`: search for a command's best settings, confirm them and write them to a folder."""
 
 import contextlib
 import json
@@ -25,34 +25,34 @@ from labkit.tune import report, space
 from labkit.tune.search import Settings, Trial, best, search, size, trials_of
 from labkit.tune.trial import IMAGES_PER_SECOND, Command, check_metric, format_metric
 
-# What `lab tune` tunes without a command: few steps, since there are many trials.
+# The default command of `lab tune`: few steps, as there are many trials.
 BENCH_FLAGS = ("-m", "labkit.bench", "--num_batches=10")
 DEFAULT_TRIALS = 40
-TIMEOUT_FACTOR = 10  # a run may take that many times as long as the default's; larger batches rightly take longer
+TIMEOUT_FACTOR = 10  # of the default's time; large, as larger batches legitimately take longer
 MIN_TIMEOUT_S = 60.0
-CONFIRMATION = "confirmation.json"  # the metrics of best and default settings in its rounds
+CONFIRMATION = "confirmation.json"  # metrics of the best and default settings, by round
 
 
 @dataclass(frozen=True)
 class TuneConfig:
-    """The options of `lab tune`, as its help explains them.
+    """The options of `lab tune`; its help explains them.
 
     Attributes
     ----------
     knobs : Path or None
-        The file of knobs; by default one of those beside this module.
+        The knobs file; by default one in this folder.
     out : Path or None
-        The folder to write to; by default `work/tune-NAME`.
+        The output folder; by default `work/tune-NAME`.
     trials, minutes : number or None
         The budget; with neither, `DEFAULT_TRIALS` trials.
     repeats : int
-        Runs of each point.
+        Runs per point.
     rounds : int
-        Fresh rounds of the confirmation.
+        Fresh rounds for the confirmation.
     metric : str
-        The regular expression that finds the metric.
+        The regular expression for the metric.
     minimize : bool
-        Whether a small metric is good.
+        Whether lower is better.
     """
 
     knobs: Path | None = None
@@ -71,23 +71,23 @@ def tune(argv: Sequence[str], config: TuneConfig, console: Console) -> report.Co
     Parameters
     ----------
     argv : sequence of str
-        The command; without one, `lab bench`.
+        The command; if empty, `lab bench`.
     config : TuneConfig
         The rest of the command line.
     console : Console
-        Where to print how it goes.
+        Where to print progress.
 
     Returns
     -------
     Confirmation or None
-        None when the default settings were the best.
+        None if the default settings were the best.
 
     Raises
     ------
     LabError
-        When something makes no sense, or the command fails with the default settings.
+        If an option is invalid, or the command fails with the default settings.
     KeyboardInterrupt
-        When interrupted; the trials are kept, and the results so far are written.
+        If interrupted; the trials are kept, and the results so far are written.
     """
     command, knobs_file = _command(list(argv), config)
     command = replace(command, knobs=space.read(config.knobs or knobs_file, usable_machine()))
@@ -102,41 +102,41 @@ def tune(argv: Sequence[str], config: TuneConfig, console: Console) -> report.Co
         values = ", ".join(str(value) for value in knob.values if value is not None)
         report_line(f"  {name:12} {knob.env or knob.flag or knob.prefix}: {values}")
     budget = f"{config.minutes:g} minutes" if config.minutes else f"{trials} trials"
-    report_line(f"{size(points):,} points; {budget}, each measured {config.repeats}×, kept in {out}/")
+    report_line(f"{size(points):,} points; {budget}, each measured {config.repeats}×; results in {out}/")
     try:
-        with _stored(out):
+        with _storage_errors(out):
             if before := len(trials_of(study)):
-                report_line(f"Going on after the {before} trials that are there already.")
-            ended = _search(command, default, trials, study, config, report_line)
+                report_line(f"Resuming after {before} trials.")
+            completed = _search(command, default, trials, study, config, report_line)
     except KeyboardInterrupt:
-        if ended := trials_of(study):
-            _write(out, command, ended, config, "not confirmed: the search was interrupted", report_line)
-        report_line(f"Interrupted. {len(ended)} trials are kept: the same command goes on from there.")
+        if completed := trials_of(study):
+            _write(out, command, completed, config, "not confirmed: the search was interrupted", report_line)
+        report_line(f"Interrupted; {len(completed)} trials are saved. The same command resumes.")
         raise
-    found = best(ended, config.minimize) or ended[0]
-    if found.settings == default:
-        _write(out, command, ended, config, "the default settings were the best", report_line)
+    leader = best(completed, config.minimize) or completed[0]
+    if leader.settings == default:
+        _write(out, command, completed, config, "the default settings were the best", report_line)
         report_line("Nothing was faster than the default settings: keep them.")
         return None
-    _write(out, command, ended, config, "not confirmed yet", report_line)
-    return _confirm(out, command, found.settings, config, report_line)
+    _write(out, command, completed, config, "not confirmed yet", report_line)
+    return _confirm(out, command, leader.settings, config, report_line)
 
 
 def _confirm(
-    out: Path, command: Command, found: Settings, config: TuneConfig, report_line: Callable[..., None]
+    out: Path, command: Command, candidate: Settings, config: TuneConfig, report_line: Callable[..., None]
 ) -> report.Confirmation:
     report_line(f"Confirming: best vs default, alternating, {config.rounds} fresh rounds")
 
-    def on_measurement(number: int, which: str, metric: float) -> None:
-        report_line(f"  round {number} of {config.rounds}  {which:8} {format_metric(metric):>12}")
+    def on_measurement(number: int, name: str, metric: float) -> None:
+        report_line(f"  round {number} of {config.rounds}  {name:8} {format_metric(metric):>12}")
 
     default = space.default_settings(command.knobs)
     try:
-        confirmation = report.confirm(command, found, default, config.rounds, config.minimize, on_measurement)
+        confirmation = report.confirm(command, candidate, default, config.rounds, config.minimize, on_measurement)
     except LabError as error:
         raise LabError(f"the confirmation failed: {error}") from error
     verdict = [str(confirmation), *([str(confirmation.others)] if confirmation.others.busy else [])]
-    files.write(out / "best.env", report.env_file(command, found, ". ".join(verdict)))
+    files.write(out / "best.env", report.env_file(command, candidate, ". ".join(verdict)))
     files.write(out / CONFIRMATION, json.dumps({"best": confirmation.measured, "default": confirmation.reference}))
     for line in verdict:
         report_line(line)
@@ -146,64 +146,64 @@ def _confirm(
 
 
 def _command(argv: list[str], config: TuneConfig) -> tuple[Command, Path]:
-    """Return the command, its knobs still unknown, and the default file of its knobs."""
+    """Return the command, still without knobs, and its default knobs file."""
     check_metric(config.metric)
     for option, value in (("--trials", config.trials), ("--minutes", config.minutes)):
         if value is not None and not 0 < value < math.inf:
-            raise LabError(f"{option} {value:g}: must be positive.")
+            raise LabError(f"{option} {value:g} must be positive.")
     if argv:
         return Command(argv, {}, config.metric), space.DEFAULT_KNOBS
     return Command([sys.executable, *BENCH_FLAGS], {}, config.metric), space.BENCH_KNOBS
 
 
 def _name(argv: Sequence[str]) -> str:
-    """Return a short name for a command: its script's, or its program's."""
+    """Return a short name for a command: that of its script or program."""
     if not argv:
         return "bench"
     return next((Path(part).stem for part in argv if Path(part).suffix in (".py", ".sh")), Path(argv[0]).name)
 
 
 def _study(out: Path, command: Command, config: TuneConfig) -> optuna.Study:
-    """Open the folder's study, or begin one.
+    """Open the folder's study, or create one.
 
     Raises
     ------
     LabError
-        When it is of something else, or damaged.
+        If it belongs to a different search, or is damaged.
     """
-    what: dict[str, Any] = {
+    request: dict[str, Any] = {
         "command": command.line({}),
         "knobs": {name: [*knob.values] for name, knob in command.knobs.items()},
         "metric": config.metric,
         "direction": "minimize" if config.minimize else "maximize",
         "repeats": config.repeats,
     }
-    with files.writing(out, "name another folder with --out"), _stored(out):
+    with files.writing(out, "name another folder with --out"), _storage_errors(out):
         out.mkdir(parents=True, exist_ok=True)
         study = optuna.create_study(
             study_name="tune",
             storage=str(URL.create("sqlite", database=f"{out.resolve()}/study.db")),
-            direction=what["direction"],
+            direction=request["direction"],
             load_if_exists=True,
         )
-        kept = study.user_attrs.get("what")
-        if kept is None:
-            study.set_user_attr("what", what)
-    if kept not in (None, what):
-        other = ", ".join(key for key in what if kept.get(key) != what[key])
-        raise LabError(f"{out} holds a search that differs in {other}: name another folder with --out, or delete it.")
+        stored = study.user_attrs.get("what")
+        if stored is None:
+            study.set_user_attr("what", request)
+    if stored not in (None, request):
+        changes = ", ".join(key for key in request if stored.get(key) != request[key])
+        raise LabError(f"{out} has a search with different {changes}: name another folder with --out, or delete it.")
     return study
 
 
 @contextlib.contextmanager
-def _stored(out: Path) -> Iterator[None]:
-    """Raise LabError when the study can't be read or written: damaged, a full disk, a folder that is read-only."""
+def _storage_errors(out: Path) -> Iterator[None]:
+    """Raise LabError if the study can't be read or written: a damaged file, a full disk, a read-only folder."""
     try:
         yield
     except (SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
-        why = str(error.__cause__ or error).partition("\n")[0]
-        remedy = "free some space" if "full" in why else "name another folder with --out, on a disk that has locks"
-        raise LabError(f"{out}/study.db cannot be used: {why}. Its trials stay; {remedy}.") from error
+        reason = str(error.__cause__ or error).partition("\n")[0]
+        remedy = "free some space" if "full" in reason else "name another folder with --out, on a disk that has locks"
+        raise LabError(f"{out}/study.db cannot be used: {reason}. Its trials are kept; {remedy}.") from error
 
 
 def _search(
@@ -214,7 +214,7 @@ def _search(
     config: TuneConfig,
     report_line: Callable[..., None],
 ) -> list[Trial]:
-    """Search, with a line for each trial."""
+    """Search, printing a line for each trial."""
 
     def on_trial(trial: Trial, so_far: list[Trial]) -> None:
         _limit_time(command, trial, default)
@@ -239,11 +239,11 @@ def _search(
             study=study,
         )
     except LabError as error:
-        raise LabError(f"the command fails as it stands, before any knob is turned: {error}") from error
+        raise LabError(f"the command fails with its default settings: {error}") from error
 
 
 def _limit_time(command: Command, trial: Trial, default: Settings) -> None:
-    """Limit the time of a run by the default's, once that is known."""
+    """Set the timeout of runs from the default's time, once known."""
     if trial.settings == default:
         command.timeout = max(MIN_TIMEOUT_S, TIMEOUT_FACTOR * trial.seconds / len(trial.values))
 
@@ -251,24 +251,24 @@ def _limit_time(command: Command, trial: Trial, default: Settings) -> None:
 def _write(
     out: Path, command: Command, trials: list[Trial], config: TuneConfig, verdict: str, report_line: Callable[..., None]
 ) -> None:
-    """Write the results of the search, and print them."""
-    found, default = best(trials, config.minimize) or trials[0], trials[0]
+    """Write and print the results of the search."""
+    leader, default = best(trials, config.minimize) or trials[0], trials[0]
     failed = sum(trial.state == "failed" for trial in trials)
-    best_metric, default_metric = format_metric(found.value), format_metric(default.value)
+    best_metric, default_metric = format_metric(leader.value), format_metric(default.value)
     report_line(f"Best of {len(trials)} trials ({failed} failed): {best_metric}; default: {default_metric}")
-    report_line(f"  {command.line(found.settings)}")
+    report_line(f"  {command.line(leader.settings)}")
     if busy := sum(trial.busy for trial in trials):
         report_line(
-            f"⚠ Other work had the cores during {busy} of them, whose metrics are doubtful (others in trials.csv). "
-            "Search again when the machine is quiet, with another --out."
+            f"⚠ Other work used the cores during {busy} of them, so their metrics are unreliable (others in "
+            "trials.csv). Search again on a quiet machine, with another --out."
         )
-    files.write(out / "best.env", report.env_file(command, found.settings, verdict))
-    (out / CONFIRMATION).unlink(missing_ok=True)  # of a search that ended before
+    files.write(out / "best.env", report.env_file(command, leader.settings, verdict))
+    (out / CONFIRMATION).unlink(missing_ok=True)  # from an earlier search
     report.write_trials(trials, out / "trials.csv")
     report_line(f"{out}/best.env, {out}/trials.csv")
-    pictures = {"search.png": report.draw_search(trials, report.unit_of(config.metric), config.minimize)}
+    plots_by_name = {"search.png": report.draw_search(trials, report.unit_of(config.metric), config.minimize)}
     if shares := report.importance(space.space_of(command.knobs), trials):
-        pictures["importance.png"] = report.draw_importance(shares)
-    for name, (figure, alt) in pictures.items():
+        plots_by_name["importance.png"] = report.draw_importance(shares)
+    for name, (figure, alt) in plots_by_name.items():
         plots.save(figure, out / name)
         report_line(f"{out / name}: {alt}")

@@ -1,20 +1,20 @@
-"""The search for the best point of a space when only few of its points can be tried.
+"""Search for the best point of a space by trying only a few of its points.
 
-A Gaussian process (`gaussian_process`) proposes what to try next, in a study of Optuna's. Or Optuna's tree-structured
-Parzen estimator (TPE) does: Bergstra et al. 2011, "Algorithms for Hyper-Parameter Optimization"; several knobs
-together: Falkner et al. 2018, arXiv 1807.01774.
+A Gaussian process (`gaussian_process`) proposes what to try next, in an Optuna study. The alternative is Optuna's
+tree-structured Parzen estimator (TPE): Bergstra et al. 2011, "Algorithms for Hyper-Parameter Optimization"; for several
+knobs jointly: Falkner et al. 2018, arXiv 1807.01774.
 
 Why a Gaussian process: with 5% of the points of `data/tuning-grid.csv`, it found 95.6% of the best speed, TPE 93.6% and
-random search 92.3% (means of 200 seeds, standard errors 0.3); with the default settings first, 95.4%, and TPE 92.4%.
-With two measurements of each point, pruned as here, 5% of the grid's measurements found 96.6%. On other landscapes, 100
-seeds each, it and TPE found with 5% of the points (30 at most):
+random search 92.3% (means of 200 seeds, standard errors 0.3); starting with the default settings, 95.4% vs TPE's 92.4%.
+With two measurements per point, pruned as here, 5% of the grid's measurements found 96.6%. On other landscapes, 100
+seeds each, it and TPE found with 5% of the points (at most 30):
 
 - the grid with each knob's values shuffled: 95.6% and 93.9%; its inverse, where the slowest is best: 81.2% and 83.5%;
 - random effects of five knobs and their pairs: 96.2% and 93.1%; eight knobs of which two matter: 96.8% and 95.1%;
 - two knobs, 672 points, a smooth top: 99.0% and 97.0%; eight knobs, 110,592 points: 93.3% and 82.5% (40 seeds).
 
-Other settings of TPE (start-up trials, share of good ones, candidates, prior) were no better on the grid. With all
-knobs as choices without an order and a Sobol start it found 96.1% there, and 94.0% where the top is smooth.
+Other TPE settings (start-up trials, share of good ones, candidates, prior) were no better on the grid. With all knobs
+as unordered choices and a Sobol start it found 96.1% there, and 94.0% where the top is smooth.
 """
 
 import itertools
@@ -36,12 +36,12 @@ from labkit.system import load
 from labkit.system.errors import LabError
 from labkit.tune import gaussian_process
 
-optuna.logging.set_verbosity(optuna.logging.WARNING)  # it reports every trial, and so does `lab tune`
+optuna.logging.set_verbosity(optuna.logging.WARNING)  # `lab tune` reports each trial itself
 
-STARTUP_TRIALS = 5  # blind ones before the search learns; 3 to 10 did equally well, with 5% of each space tried
-MAX_CANDIDATES = 4000  # points that a Gaussian process looks at before each trial
-MAX_PROPOSALS = 10  # of TPE's that may be points tried already, before a random point is taken
-PRUNING_MARGIN = 0.2  # a trial that is farther behind the best, as a share of it, is not repeated
+STARTUP_TRIALS = 5  # exploratory trials before the search learns; 3 to 10 did equally well with 5% of each space tried
+MAX_CANDIDATES = 4000  # points that the Gaussian process considers before each trial
+MAX_PROPOSALS = 10  # TPE proposals that may repeat tried points before a random point is used
+PRUNING_MARGIN = 0.2  # a trial that is further behind the best, as a share of it, is not repeated
 
 SamplerName = Literal["gp", "tpe", "random"]
 State = Literal["done", "pruned", "failed"]
@@ -50,26 +50,26 @@ Space = Mapping[str, Sequence[Any]]
 
 
 class Trial(NamedTuple):
-    """One point of the space that was tried.
+    """A tried point of the space.
 
     Attributes
     ----------
     settings : dict
         Each knob's value.
     value : float
-        The median of its repeats; not a number when it failed.
+        The median of its repeats; NaN if it failed.
     values : tuple of float
         The repeats.
     state : {"done", "pruned", "failed"}
-        `pruned`: too far behind the best for all its repeats.
+        `pruned`: too far behind the best to be worth all its repeats.
     failure : str
-        How it failed, with its last lines; empty when it did not.
+        The failure with its last lines; empty if there was none.
     seconds : float
-        How long it took.
+        The duration.
     others : float or None
-        The share of the cores that other work took meanwhile, if known.
+        The share of the cores that other work used meanwhile, if known.
     busy : bool
-        Whether its metric is doubtful for that.
+        Whether this makes the metric unreliable.
     """
 
     settings: Settings
@@ -83,12 +83,12 @@ class Trial(NamedTuple):
 
 
 def size(space: Space) -> int:
-    """Return how many points a space has."""
+    """Return the number of points in a space."""
     return math.prod(map(len, space.values()))
 
 
 def best(trials: Sequence[Trial], minimize: bool = False) -> Trial | None:
-    """Return the best of the trials that had all their repeats; None when there is none."""
+    """Return the best trial with all its repeats, or None."""
     done = [trial for trial in trials if trial.state == "done"]
     return (min if minimize else max)(done, key=lambda trial: trial.value, default=None)
 
@@ -106,134 +106,134 @@ def search(
     on_trial: Callable[[Trial, list[Trial]], None] = lambda trial, so_far: None,
     study: optuna.Study | None = None,
 ) -> list[Trial]:
-    """Try points of a space, none of them twice, until the budget or the space is used up.
+    """Try points of a space, none of them twice, until the budget or the space is exhausted.
 
     Parameters
     ----------
     space : mapping of str to sequence
-        Each knob's values. Numbers in rising order are searched as neighbours, anything else as unordered choices. None
-        may be among them, for a knob that is left alone.
+        Each knob's values. Ascending numbers are treated as ordered, anything else as unordered choices. None stands
+        for an unset knob.
     objective : callable
-        Takes the settings, a dict, and returns the metric. When it raises LabError, the trial has failed.
+        Takes a dict of settings and returns the metric. A LabError marks the trial as failed.
     trials : int
-        How many there may be at most, with those that the study has already.
+        Maximum number of trials, including those already in the study.
     seed : int
-        Of the sampler: the same metrics give the same search.
+        The sampler's seed: the same metrics give the same search.
     sampler : {"gp", "tpe", "random"}
-        A Gaussian process, TPE, or random search, which draws evenly from the points that are left.
+        A Gaussian process, TPE, or random search, which draws uniformly from the untried points.
     minimize : bool
-        Whether a small metric is good, as with times.
+        Whether lower is better, as for times.
     default : dict, optional
-        The settings to try first. When these fail there is nothing to compare with, and their error is raised.
+        The settings to try first. If they fail there is nothing to compare with, and their error is raised.
     repeats : int
-        How often a point is measured. A trial is given up (pruned) after a repeat, when the median so far is more than
-        `PRUNING_MARGIN` behind the best.
+        Measurements per point. A trial is pruned after a repeat if its median so far is more than `PRUNING_MARGIN`
+        behind the best.
     minutes : float
-        No trial starts after so many.
+        Start no trial after this time.
     on_trial : callable
-        Is given each trial as it ends, and all so far.
+        Receives each trial as it ends, and all trials so far.
     study : optuna.Study, optional
-        What to go on with, and to keep the trials in; by default one in memory. See `trials_of`.
+        The study to resume and to store the trials in; by default a new one in memory. See `trials_of`.
 
     Returns
     -------
     list of Trial
-        In the order of their trying.
+        All trials in order.
     """
     if trials < 1 or repeats < 1:
-        raise LabError(f"{trials} trials of {repeats} repeats are nothing to do: give at least 1 of each.")
+        raise LabError(f"trials ({trials}) and repeats ({repeats}) must both be at least 1.")
     until = time.monotonic() + 60 * minutes
     study = study or optuna.create_study(direction="minimize" if minimize else "maximize")
-    ended = trials_of(study)
+    completed = trials_of(study)
     startup = size(space) if sampler == "random" else STARTUP_TRIALS
-    kind = _GaussianProcessSampler if sampler == "gp" else _UntriedSampler
-    proposer = kind(space, ended, startup, seed + len(ended))
+    sampler_class = _GaussianProcessSampler if sampler == "gp" else _UntriedSampler
+    proposer = sampler_class(space, completed, startup, seed + len(completed))
     study.sampler = proposer
-    waiting = study.get_trials(deepcopy=False, states=(TrialState.WAITING,))  # proposed when it was interrupted
+    waiting = study.get_trials(deepcopy=False, states=(TrialState.WAITING,))  # proposed before an interrupt
     if default and not waiting and proposer.point(default) not in proposer.tried:
         study.enqueue_trial(dict(zip(space, proposer.point(default), strict=True)))
-    while len(ended) < trials and len(proposer.tried) < size(space) and time.monotonic() < until:
-        study.pruner = _pruner(best(ended, minimize), minimize)
-        proposed = study.ask(proposer.distributions)
-        settings = {name: values[proposed.params[name]] for name, values in space.items()}
-        trial = _measure(study, proposed, settings, objective, repeats, required=settings == default)
-        ended.append(trial)
+    while len(completed) < trials and len(proposer.tried) < size(space) and time.monotonic() < until:
+        study.pruner = _pruner(best(completed, minimize), minimize)
+        proposal = study.ask(proposer.distributions)
+        settings = {name: values[proposal.params[name]] for name, values in space.items()}
+        trial = _measure(study, proposal, settings, objective, repeats, required=settings == default)
+        completed.append(trial)
         proposer.tried.add(proposer.point(settings))
-        on_trial(trial, ended)
-    return ended
+        on_trial(trial, completed)
+    return completed
 
 
 def trials_of(study: optuna.Study) -> list[Trial]:
-    """Return the trials that a study has, without those that were running when their process ended."""
-    kept = []
+    """Return a study's trials, without those that were running when their process ended."""
+    trials = []
     for frozen in study.get_trials(deepcopy=False):
         if frozen.state in (TrialState.COMPLETE, TrialState.PRUNED):
-            kept.append(Trial(**{**frozen.user_attrs, "values": tuple(frozen.user_attrs["values"])}))
+            trials.append(Trial(**{**frozen.user_attrs, "values": tuple(frozen.user_attrs["values"])}))
         elif frozen.state == TrialState.RUNNING:
             study.tell(frozen.number, state=TrialState.FAIL)
-    return kept
+    return trials
 
 
 def as_study(space: Space, trials: Sequence[Trial]) -> optuna.Study:
-    """Return a study in memory of trials that have a metric, those that were pruned too, for Optuna's own analyses."""
+    """Return an in-memory study of trials that have a metric (pruned ones too), for Optuna's analyses."""
     study = optuna.create_study(direction="maximize")
     proposer = _UntriedSampler(space, (), STARTUP_TRIALS, 0)
     for trial in trials:
-        places = dict(zip(space, proposer.point(trial.settings), strict=True))
-        study.add_trial(optuna.create_trial(params=places, distributions=proposer.distributions, value=trial.value))
+        indices = dict(zip(space, proposer.point(trial.settings), strict=True))
+        study.add_trial(optuna.create_trial(params=indices, distributions=proposer.distributions, value=trial.value))
     return study
 
 
 def _measure(
     study: optuna.Study,
-    proposed: optuna.Trial,
+    proposal: optuna.Trial,
     settings: Settings,
     objective: Callable[[Settings], float],
     repeats: int,
     required: bool,
 ) -> Trial:
-    """Measure one point and record it in the study; a search that ends meanwhile leaves no trace there."""
-    began = time.monotonic()
+    """Measure one point and record it in the study; an interrupted measurement leaves no trace there."""
+    start = time.monotonic()
     values: list[float] = []
     state: State = "done"
     failure = ""
-    others = load.Others()
+    others = load.Contention()
     try:
         with load.combine() as others:
             for number in range(repeats):
                 values.append(_finite(objective(settings)))
-                proposed.report(statistics.median(values), number)
-                if number + 1 < repeats and proposed.should_prune():
+                proposal.report(statistics.median(values), number)
+                if number + 1 < repeats and proposal.should_prune():
                     state = "pruned"
                     break
     except LabError as error:
         if required:
-            study.tell(proposed, state=TrialState.FAIL)
+            study.tell(proposal, state=TrialState.FAIL)
             raise
         state, failure = "failed", str(error)
     except BaseException:
-        study.tell(proposed, state=TrialState.FAIL)
+        study.tell(proposal, state=TrialState.FAIL)
         raise
     value = math.nan if state == "failed" else statistics.median(values)
-    seconds = time.monotonic() - began
+    seconds = time.monotonic() - start
     trial = Trial(settings, value, tuple(values), state, failure, seconds, others.share, others.busy)
-    for name, held in trial._asdict().items():
-        proposed.set_user_attr(name, held)
+    for name, attribute in trial._asdict().items():
+        proposal.set_user_attr(name, attribute)
     if state == "done":
-        study.tell(proposed, value)
-    else:  # a failure too: TPE learns nothing from Optuna's FAIL, but that such points are worse from PRUNED
-        study.tell(proposed, state=TrialState.PRUNED)
+        study.tell(proposal, value)
+    else:  # failures too: TPE learns nothing from Optuna's FAIL, but learns from PRUNED that such points are worse
+        study.tell(proposal, state=TrialState.PRUNED)
     return trial
 
 
 def _finite(metric: float) -> float:
     if not math.isfinite(metric):
-        raise LabError(f"its metric is {metric}, and that cannot be compared.")
+        raise LabError(f"its metric is {metric}, which can't be compared.")
     return float(metric)
 
 
 def _pruner(reference: Trial | None, minimize: bool) -> optuna.pruners.BasePruner:
-    """Return the pruner of trials that are far behind the best so far."""
+    """Return a pruner for trials far behind the best so far."""
     if reference is None:
         return optuna.pruners.NopPruner()
     margin = PRUNING_MARGIN * abs(reference.value)
@@ -241,28 +241,28 @@ def _pruner(reference: Trial | None, minimize: bool) -> optuna.pruners.BasePrune
 
 
 class _UntriedSampler(TPESampler):
-    """TPE that proposes no point twice. When all trials are start-up, it is random search without replacement.
+    """TPE that never proposes a point twice. If all trials are start-up, it is random search without replacement.
 
-    To Optuna a knob is the place of its value among its values, so that the same value need not be sorted twice.
+    Optuna sees the index of each knob's value rather than the value.
     """
 
-    def __init__(self, space: Space, ended: Sequence[Trial], startup: int, seed: int):
+    def __init__(self, space: Space, completed: Sequence[Trial], startup: int, seed: int):
         super().__init__(multivariate=True, constant_liar=False, n_startup_trials=startup, seed=seed)
         self._space = {name: list(values) for name, values in space.items()}
         self._random = np.random.default_rng(seed)
-        self._ended, self._startup = ended, startup
+        self._completed, self._startup = completed, startup
         self.distributions = {name: _distribution(name, values) for name, values in space.items()}
-        self.tried = {self.point(trial.settings) for trial in ended}
+        self.tried = {self.point(trial.settings) for trial in completed}
 
     def point(self, settings: Settings) -> tuple[int, ...]:
-        """Return the place of each knob's value."""
+        """Return the index of each knob's value."""
         try:
             return tuple(values.index(settings[name]) for name, values in self._space.items())
         except (KeyError, ValueError) as error:
             raise LabError(f"{settings} is not a point of this space: {self._space}.") from error
 
     def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        """Return the space: all knobs are there from the first trial on."""
+        """Return the space; all knobs are known from the first trial on."""
         return {name: values for name, values in self.distributions.items() if not values.single()}
 
     def sample_relative(
@@ -271,14 +271,14 @@ class _UntriedSampler(TPESampler):
         """Propose a point."""
         for _ in range(MAX_PROPOSALS):
             proposed = super().sample_relative(study, trial, search_space)
-            if not proposed:  # still in the start-up
+            if not proposed:  # still in start-up
                 break
             if tuple(proposed.get(name, 0) for name in self._space) not in self.tried:
                 return proposed
         return dict(zip(self._space, self.draw(), strict=True)) if len(self.tried) < size(self._space) else {}
 
     def draw(self) -> tuple[int, ...]:
-        """Return a random point that is left."""
+        """Return a random untried point."""
         while True:
             point = tuple(int(self._random.integers(len(values))) for values in self._space.values())
             if point not in self.tried:
@@ -286,12 +286,12 @@ class _UntriedSampler(TPESampler):
 
 
 class _GaussianProcessSampler(_UntriedSampler):
-    """A Gaussian process in place of TPE; its start-up trials are spread over the space, by a Sobol sequence."""
+    """A Gaussian process instead of TPE; a Sobol sequence spreads its start-up trials over the space."""
 
-    def __init__(self, space: Space, ended: Sequence[Trial], startup: int, seed: int):
-        from scipy.stats import qmc  # half a second, for which only this search has a use
+    def __init__(self, space: Space, completed: Sequence[Trial], startup: int, seed: int):
+        from scipy.stats import qmc  # takes half a second, and only this search needs it
 
-        super().__init__(space, ended, startup, seed)
+        super().__init__(space, completed, startup, seed)
         spread = qmc.Sobol(len(space), rng=np.random.default_rng(seed)).random(2 ** math.ceil(math.log2(startup)))
         self._spread = [
             tuple(int(x * len(values)) for x, values in zip(row, space.values(), strict=True)) for row in spread
@@ -306,36 +306,36 @@ class _GaussianProcessSampler(_UntriedSampler):
         return dict(zip(self._space, self._propose(study.direction == StudyDirection.MINIMIZE), strict=True))
 
     def _propose(self, minimize: bool) -> tuple[int, ...]:
-        metrics = np.array([trial.value for trial in self._ended])
+        metrics = np.array([trial.value for trial in self._completed])
         known = np.isfinite(metrics)
         if len(metrics) < self._startup or not known.any():
-            left = [point for point in self._spread if point not in self.tried]
-            return left[0] if left else self.draw()
+            untried = [point for point in self._spread if point not in self.tried]
+            return untried[0] if untried else self.draw()
         if (metrics[known] > 0).all():
-            metrics = np.log(metrics)  # twice as fast is as much, wherever it begins
+            metrics = np.log(metrics)  # compare metrics by their ratios
         metrics = -metrics if minimize else metrics
-        metrics[~known] = metrics[known].min()  # a failure is as bad as the worst
-        tried = np.array([self.point(trial.settings) for trial in self._ended], float)
+        metrics[~known] = metrics[known].min()  # a failure counts as the worst
+        tried = np.array([self.point(trial.settings) for trial in self._completed], float)
         candidates = self._candidates(tried[metrics.argmax()])
         ordered = [isinstance(values, IntDistribution) for values in self.distributions.values()]
         best = gaussian_process.most_promising(tried, metrics, np.array(candidates, float), ordered, self._random)
         return candidates[best]
 
     def _candidates(self, best: np.ndarray) -> list[tuple[int, ...]]:
-        """Return the points that are left; of many, some at random and all that differ from the best in one knob."""
+        """Return the untried points; in a large space, random ones and all that differ from the best in one knob."""
         sizes = [len(values) for values in self._space.values()]
         if size(self._space) <= MAX_CANDIDATES:
             points = set(itertools.product(*map(range, sizes)))
         else:
             points = {self.draw() for _ in range(MAX_CANDIDATES)}
             near = tuple(map(int, best))
-            points |= {(*near[:knob], at, *near[knob + 1 :]) for knob, count in enumerate(sizes) for at in range(count)}
+            points |= {(*near[:knob], i, *near[knob + 1 :]) for knob, count in enumerate(sizes) for i in range(count)}
         return sorted(points - self.tried)
 
 
 def _distribution(name: str, values: Sequence[Any]) -> BaseDistribution:
     if not values:
-        raise LabError(f"the knob {name} has no values: give it some, or leave it out.")
+        raise LabError(f"the knob {name} has no values: add some, or remove the knob.")
     numbers = [value for value in values if isinstance(value, int | float)]
-    in_order = len(values) - len(numbers) <= values.count(None) and numbers == sorted(numbers)
-    return IntDistribution(0, len(values) - 1) if in_order else CategoricalDistribution(range(len(values)))
+    ordered = len(values) - len(numbers) <= values.count(None) and numbers == sorted(numbers)
+    return IntDistribution(0, len(values) - 1) if ordered else CategoricalDistribution(range(len(values)))

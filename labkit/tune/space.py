@@ -1,4 +1,4 @@
-"""The knobs of a command, read from a TOML file, and the values that each can have on this machine."""
+"""Read a command's knobs from a TOML file, with the values that each can have on this machine."""
 
 import tomllib
 from collections.abc import Mapping
@@ -13,11 +13,11 @@ from labkit.system.errors import LabError
 from labkit.system.machine import Machine
 
 DEFAULT_KNOBS = Path(__file__).with_name("knobs.toml")
-BENCH_KNOBS = Path(__file__).with_name("knobs-bench.toml")  # of lab bench
-TORCH_KNOBS = Path(__file__).with_name("knobs-torch.toml")  # of lab bench in PyTorch
-MNIST_KNOBS = Path(__file__).with_name("knobs-mnist.toml")  # of lab 05
+BENCH_KNOBS = Path(__file__).with_name("knobs-bench.toml")  # for lab bench
+TORCH_KNOBS = Path(__file__).with_name("knobs-torch.toml")  # for lab bench in PyTorch
+MNIST_KNOBS = Path(__file__).with_name("knobs-mnist.toml")  # for lab 05
 PLACES = ("env", "flag", "prefix")
-MAX_VALUES = 10_000  # of a knob: a search tries some dozens
+MAX_VALUES = 10_000  # per knob; a search tries a few dozen
 _TEXT = {"type": "string", "pattern": r"^[^\x00-\x1f]*$"}
 _WITH_VALUE = {"type": "string", "pattern": r"^[^\x00-\x1f]*\{value\}[^\x00-\x1f]*$"}
 _BOUND = {"anyOf": [{"type": "integer"}, {"enum": ["cpus", "cores"]}]}
@@ -52,18 +52,18 @@ _check = fastjsonschema.compile({"type": "object", "minProperties": 1, "addition
 
 @dataclass(frozen=True)
 class Knob:
-    """One thing that can be set before a command runs.
+    """A setting of a command.
 
     Attributes
     ----------
     values : tuple
-        What it may be; None leaves it alone.
+        Possible values; None leaves the setting unset.
     env, flag, prefix : str
-        Where the value goes: a variable, after the command, or before it. One of them.
+        Where the value goes: a variable, after the command, or before it. Exactly one is set.
     text : str
-        What it is.
+        Description.
     default : int, float, str or None
-        The value that the program takes when the knob is left alone, if known.
+        The program's value if the knob is unset, if known.
     """
 
     values: tuple[Any, ...]
@@ -74,33 +74,33 @@ class Knob:
     default: int | float | str | None = None
 
     def label(self, value: Any) -> Any:
-        """Return the value, or the default where the knob is left alone."""
+        """Return the value, or the default if the knob is unset."""
         return self.default if value is None else value
 
 
 def space_of(knobs: Mapping[str, Knob]) -> dict[str, tuple[Any, ...]]:
-    """Return the space of some knobs, as `search` takes it."""
+    """Return the knobs' search space, as `search` takes it."""
     return {name: knob.values for name, knob in knobs.items()}
 
 
 def default_settings(knobs: Mapping[str, Knob]) -> dict[str, Any]:
-    """Return the settings that leave every knob alone."""
+    """Return the settings that leave every knob unset."""
     return dict.fromkeys(knobs)
 
 
 def read(file: Path, machine: Machine) -> dict[str, Knob]:
-    """Read a file of knobs in TOML; `knobs.toml` beside this module explains how it is written.
+    """Read a TOML file of knobs; `knobs.toml` in this folder documents the format.
 
     Raises
     ------
     LabError
-        When it can't be read, or makes no sense.
+        If it can't be read or is invalid.
     """
     try:
         tables = tomllib.loads(files.read(file).decode("utf-8-sig"))
         _check(tables)
     except OSError as error:
-        raise LabError(f"cannot read {file}: {error.strerror}. Name the file of knobs.") from error
+        raise LabError(f"cannot read {file}: {error.strerror}. Name a TOML file with --knobs.") from error
     except fastjsonschema.JsonSchemaValueException as error:
         raise LabError(f"{file}: {error.message.replace('data.', 'knob ', 1)}; see {DEFAULT_KNOBS}.") from error
     except (ValueError, RecursionError) as error:
@@ -110,15 +110,15 @@ def read(file: Path, machine: Machine) -> dict[str, Knob]:
         try:
             places = {place: table[place] for place in PLACES if place in table}
             if len(places) != 1:
-                raise LabError("say where its value goes, once: env, flag or prefix.")
+                raise LabError("give exactly one of env, flag and prefix for its value.")
             integer = table["type"] == "integer"
             values = _integers(table, machine) if integer else table["values"]
             default = table.get("default")
-            # What programs see: a quota is hidden from them.
+            # Programs don't see a quota, so their defaults count all CPUs or cores.
             default = {"cpus": len(machine.cpus), "cores": len(machine.cores)}.get(default, default)
-            if default in values:  # left alone, it has this value
+            if default in values:  # an unset knob has this value
                 values = [None if value == default else value for value in values]
-            else:  # an integer's highest value comes next to None: left alone, programs take all cores
+            else:  # None comes next to an integer's highest value, as programs use all cores by default
                 values = [*values, None] if integer else [None, *values]
         except LabError as error:
             raise LabError(f"{file}, knob {name}: {error}") from error
@@ -132,10 +132,10 @@ def _integers(table: Mapping[str, Any], machine: Machine) -> list[int]:
     low, high = (names.get(table[key], table[key]) for key in ("low", "high"))
     step, log = table.get("step", 1), table.get("log")
     if low > high or (log and low < 1):
-        raise LabError(f"it goes from {low} to {high}: low must not be above high, and 1 or more with log.")
+        raise LabError(f"its range is from {low} to {high}: low must not exceed high, and must be at least 1 with log.")
     if log:
         halves = [high >> halvings for halvings in range(high.bit_length())]
         return sorted({low, *(number for half in halves for number in (half, half * 3 // 4) if number >= low)})
     if (high - low) // step >= MAX_VALUES:
-        raise LabError(f"it has more than {MAX_VALUES:,} values: give a larger step, or log = true.")
+        raise LabError(f"it has more than {MAX_VALUES:,} values: set a larger step, or log = true.")
     return list(range(low, high + 1, step))

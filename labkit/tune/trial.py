@@ -1,4 +1,4 @@
-"""One run of a command with some settings: its variables, flags and prefixes, and the metric that it prints."""
+"""Run a command with given settings (variables, flags, prefixes) and read the metric it prints."""
 
 import math
 import re
@@ -12,28 +12,28 @@ from labkit.system import lease, processes
 from labkit.system.errors import LabError
 from labkit.tune.space import Knob
 
-IMAGES_PER_SECOND = r"total images/sec: ([\d.]+)"  # what lab bench and tf_cnn_benchmarks print
-FAILURE_LINES = 4  # the last ones of a failed run, which its failure quotes
+IMAGES_PER_SECOND = r"total images/sec: ([\d.]+)"  # as lab bench and tf_cnn_benchmarks print it
+FAILURE_LINES = 4  # number of last lines quoted from a failed run
 
 
 @dataclass
 class Command:
-    """A command with knobs; called with settings, it runs and returns its metric.
+    """A command with knobs; calling it with settings runs it and returns its metric.
 
     Attributes
     ----------
     argv : sequence of str
         The command and its arguments.
     knobs : mapping of str to Knob
-        What can be set.
+        The settings that can vary.
     metric : str
-        The regular expression that finds the metric: its group, or all of it, where it matches last.
+        The regular expression for the metric: its group, or the whole match, at the last match.
     env : mapping of str to object
-        Variables that are set in any case.
+        Variables that are always set.
     cwd : Path, optional
         The folder to run in.
     timeout : float
-        Seconds after which a run is ended, and has failed.
+        Seconds after which a run is killed and counts as failed.
     """
 
     argv: Sequence[str]
@@ -49,18 +49,19 @@ class Command:
         Raises
         ------
         LabError
-            When it crashes, is not over in time or prints no metric; with its last lines.
+            If it crashes, times out or prints no metric; includes its last lines.
         """
         env = {**self.env, **self.variables(settings)}
         with lease.take():
-            done = processes.run(self.full(settings), env, self.cwd, self.timeout)
+            completed = processes.run(self.full(settings), env, self.cwd, self.timeout)
         try:
-            if done.failure:
-                raise LabError(f"{done.failure}.")
-            return read_metric(self.metric, done.lines)
+            if completed.failure:
+                raise LabError(f"{completed.failure}.")
+            return read_metric(self.metric, completed.lines)
         except LabError as error:
-            last = ["Its last lines:", *done.lines[-FAILURE_LINES:]] if done.lines else ["It printed nothing."]
-            raise LabError("\n  ".join([f"{error} {last[0]}", *last[1:]])) from error
+            tail = completed.lines[-FAILURE_LINES:]
+            details = ["Its last lines:", *tail] if tail else ["It printed nothing."]
+            raise LabError("\n  ".join([f"{error} {details[0]}", *details[1:]])) from error
 
     def full(self, settings: Mapping[str, Any]) -> list[str]:
         """Return the command with the settings' prefixes and flags."""
@@ -76,9 +77,9 @@ class Command:
                 if value is not None and self.knobs[name].env}  # fmt: skip
 
     def line(self, settings: Mapping[str, Any]) -> str:
-        """Return what one types to run it, in its folder."""
-        changed = {**self.env, **self.variables(settings)}
-        variables = [f"{name}={shlex.quote(str(value))}" for name, value in changed.items()]
+        """Return the shell command line that runs it in its folder."""
+        env = {**self.env, **self.variables(settings)}
+        variables = [f"{name}={shlex.quote(str(value))}" for name, value in env.items()]
         return " ".join([*variables, shlex.join(self.full(settings)).replace(f"{self.cwd}/", "")])
 
     def _words(self, place: str, settings: Mapping[str, Any]) -> list[str]:
@@ -91,36 +92,36 @@ class Command:
 
 
 def check_metric(pattern: str) -> None:
-    """Check the regular expression of a metric.
+    """Check the regular expression for a metric.
 
     Raises
     ------
     LabError
-        When it is not a regular expression, or has several groups.
+        If it is not a regular expression, or has several groups.
     """
     try:
         groups = re.compile(pattern).groups
     except re.error as error:
         raise LabError(f"--metric {pattern!r} is not a regular expression: {error}.") from error
     if groups > 1:
-        raise LabError(f"--metric {pattern!r} has {groups} groups: put brackets around the number alone.")
+        raise LabError(f"--metric {pattern!r} has {groups} groups: put parentheses around the number only.")
 
 
 def read_metric(pattern: str, lines: Sequence[str]) -> float:
-    """Return the number that a regular expression finds last in some lines.
+    """Return the number in the last match of a regular expression.
 
     Raises
     ------
     LabError
-        When it finds none.
+        If there is none.
     """
-    wanted = re.compile(pattern)
-    matches = [match[wanted.groups] for line in lines for match in wanted.finditer(line)]
+    regex = re.compile(pattern)
+    matches = [match[regex.groups] for line in lines for match in regex.finditer(line)]
     if not matches:
         raise LabError(f"it printed no line that matches {pattern!r} (--metric sets the pattern).")
     try:
         number = float(matches[-1].replace(",", ""))  # 1,234.5
-    except (ValueError, AttributeError):  # no number; or a group that took no part
+    except (ValueError, AttributeError):  # not a number, or an unmatched group
         number = math.nan
     if not math.isfinite(number):
         raise LabError(f"{pattern!r} matches {matches[-1]!r}, which is not a number.")
@@ -128,5 +129,5 @@ def read_metric(pattern: str, lines: Sequence[str]) -> float:
 
 
 def format_metric(value: float) -> str:
-    """Return a metric with at least four digits, large ones without an exponent: 13,580,000."""
+    """Format a metric with at least four digits and without exponents for large values: 13,580,000."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"

@@ -1,1 +1,1 @@
-"""The board: what students who joined send, and the pages that show it to the room and to the instructor."""
+"""The board: collects progress from students who joined, and shows it to the room and to the instructor."""

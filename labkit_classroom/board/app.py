@@ -1,7 +1,7 @@
 """The board's web server.
 
-Requests that change something or show a seat need a token in a header. It is never in a cookie: browsers would send
-that to other ports of this host, and with requests that other sites cause.
+Requests that change something or show a seat need a token in a header. Cookies are not used: browsers would send them
+to other ports of this host, and with cross-site requests.
 """
 
 import logging
@@ -21,10 +21,10 @@ from labkit_classroom.board.room import Room
 from labkit_classroom.board.store import Seat
 
 PAGES = Path(__file__).with_name("pages")
-KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
+CONTENT_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
 MAX_SEATS = 500
-BACKLOG = 1024  # connections that are not accepted yet: after an outage a whole room comes at once
-SLOW_CLIENT_S = 10.0  # for a request to arrive
+BACKLOG = 1024  # pending connections: after an outage, the whole room reconnects at once
+SLOW_CLIENT_S = 10.0  # until a request must have arrived
 HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -40,7 +40,7 @@ HEADERS = {
 
 
 class Handler(tornado.web.RequestHandler):
-    """A request to the board: headers, one-line errors, and who may do what."""
+    """Base of the handlers: headers, one-line errors, authorisation."""
 
     room: Room
 
@@ -49,31 +49,31 @@ class Handler(tornado.web.RequestHandler):
         self.room = room
 
     def set_default_headers(self) -> None:
-        """Set the headers of each answer."""
+        """Set the headers of every response."""
         for name, value in HEADERS.items():
             self.set_header(name, value)
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
-        """Answer with one line of JSON."""
+        """Send the error as one line of JSON."""
         error = kwargs.get("exc_info", (None, None, None))[1]
         reason = error.reason if isinstance(error, tornado.web.HTTPError) and error.reason else self._reason
         if isinstance(error, sqlite3.Error):
             self.set_status(507)
-            reason = "the board cannot write: its disk may be full"
+            reason = "the board cannot write to disk: it may be full"
         self.finish({"error": reason})
 
-    def wrong(self, reason: str) -> tornado.web.HTTPError:
+    def access_error(self, reason: str) -> tornado.web.HTTPError:
         """Return the error for a wrong code or token."""
         if self.room.allows_another(self.request.remote_ip or ""):
             return tornado.web.HTTPError(403, reason=reason)
-        return tornado.web.HTTPError(429, reason="too often: try again in a minute")
+        return tornado.web.HTTPError(429, reason="too many attempts: try again in a minute")
 
-    def message(self, kind: protocol.Message) -> Any:
+    def message(self, schema: protocol.Validator) -> Any:
         """Return the message in the request's body."""
-        if self.request.headers.get("Content-Type") != "application/json":  # other sites' forms cannot send it
+        if self.request.headers.get("Content-Type") != "application/json":  # which forms on other sites cannot send
             raise tornado.web.HTTPError(415, reason="send application/json")
         try:
-            return protocol.read(self.request.body, kind)
+            return protocol.read(self.request.body, schema)
         except protocol.Refused as error:
             raise tornado.web.HTTPError(400, reason=str(error).encode("ascii", "replace").decode()) from error
 
@@ -83,16 +83,16 @@ class Handler(tornado.web.RequestHandler):
         return token if scheme == "Bearer" else ""
 
     def seat(self) -> Seat:
-        """Return the seat whose token the request has."""
+        """Return the seat that the request's token belongs to."""
         seat = self.room.store.seat_of(self.token())
         if seat is None:
-            raise self.wrong("no such seat")
+            raise self.access_error("no such seat")
         return seat
 
     def check_instructor(self) -> None:
         """Refuse a request without the instructor's token."""
         if not self.room.store.is_instructor(self.token()):
-            raise self.wrong("this is the instructor's page: open the address that ./lab room open printed")
+            raise self.access_error("this is the instructor's page: open the address that ./lab room open printed")
 
 
 class Seats(Handler):
@@ -102,7 +102,7 @@ class Seats(Handler):
         """Add a seat for a student who has the code."""
         message = self.message(protocol.JOIN)
         if not self.room.store.is_code(message["code"]):
-            raise self.wrong("this is not the room's code")
+            raise self.access_error("this is not the room's code")
         if len(self.room.store.seats) >= MAX_SEATS:
             raise tornado.web.HTTPError(503, reason="the room is full")
         name, token = self.room.store.join(protocol.visible(message["seat"], protocol.SEAT_LETTERS))
@@ -119,7 +119,7 @@ class OwnSeat(Handler):
         self.set_status(204)
 
     def delete(self) -> None:
-        """Delete everything stored of the seat."""
+        """Delete everything stored about the seat."""
         self.room.store.leave(self.seat().id)
         self.set_status(204)
 
@@ -128,7 +128,7 @@ class OwnHand(Handler):
     """A student's own hand."""
 
     def put(self) -> None:
-        """Raise it, or take it down if it is up."""
+        """Raise it, or lower it if it is up."""
         is_up = self.room.store.move_hand(self.seat().id, self.message(protocol.HAND))
         self.finish(protocol.HAND_UP if is_up else protocol.HAND_DOWN)
 
@@ -137,7 +137,7 @@ class AnySeat(Handler):
     """Any seat and its hand, for the instructor."""
 
     def delete(self, number: str, hand: str) -> None:
-        """Delete everything stored of the seat, or take down its hand after helping."""
+        """Delete everything stored about the seat, or lower its hand after helping."""
         self.check_instructor()
         if hand and int(number) in self.room.store.seats:
             self.room.store.move_hand(int(number), None)
@@ -152,8 +152,8 @@ class Code(Handler):
     def get(self) -> None:
         """Send the code, and the wall's address as a QR code, to pages that have the code."""
         if not self.room.store.is_code(self.token()):
-            raise self.wrong(
-                "this is not the room's code: the instructor's page and ./lab room status have the wall's address"
+            raise self.access_error(
+                "this is not the room's code: get the wall's address from the instructor's page or ./lab room status"
             )
         picture = segno.make(self.room.wall_address(), micro=False).svg_data_uri(light="#fff")
         self.finish({"code": self.room.store.room["code"], "picture": picture})
@@ -165,21 +165,21 @@ class Code(Handler):
         self.set_status(204)
 
 
-class Held(Handler):
-    """The question that the wall shows, for the instructor."""
+class PinnedQuestion(Handler):
+    """The question pinned on the wall, for the instructor."""
 
     def put(self) -> None:
-        """Hold the wall at a question, or let it follow the room again."""
+        """Pin a question on the wall, or let the wall follow the room again."""
         self.check_instructor()
         self.room.store.change(held=self.message(protocol.HELD))
         self.set_status(204)
 
 
 class View(Handler):
-    """The content of a page, which asks for it every two seconds."""
+    """The content of a page, which polls it every two seconds."""
 
     def get(self, page: str) -> None:
-        """Send it; seats are for the instructor only."""
+        """Send it; only the instructor sees seats."""
         if page == "wall":
             self.finish(self.room.wall())
             return
@@ -188,19 +188,19 @@ class View(Handler):
 
 
 class Page(Handler):
-    """The pages, their style sheet and scripts; any other address is unknown."""
+    """The pages, their style sheet and scripts; anything else is not found."""
 
     def get(self, name: str = "unknown") -> None:
         """Send a file."""
         file = PAGES / (name if "." in name else f"{name or 'wall'}.html")
         if not file.is_file():
-            raise tornado.web.HTTPError(404, reason="there is nothing here")
-        self.set_header("Content-Type", f"{KINDS[file.suffix]}; charset=utf-8")
+            raise tornado.web.HTTPError(404, reason="page not found")
+        self.set_header("Content-Type", f"{CONTENT_TYPES[file.suffix]}; charset=utf-8")
         self.finish(file.read_bytes())
 
 
 def application(room: Room) -> tornado.web.Application:
-    """Return the application of a room."""
+    """Return a room's web application."""
     shared = {"room": room}
     return tornado.web.Application(
         [
@@ -209,13 +209,13 @@ def application(room: Room) -> tornado.web.Application:
             ("/api/seat", OwnSeat, shared),
             ("/api/seat/hand", OwnHand, shared),
             ("/api/code", Code, shared),
-            ("/api/held", Held, shared),
+            ("/api/held", PinnedQuestion, shared),
             ("/view/(wall|instructor)", View, shared),
             (r"/([a-z.]*)", Page, shared),
         ],
         default_handler_class=Page,
         default_handler_args=shared,
-        log_function=lambda handler: None,  # no log of who asks for what
+        log_function=lambda handler: None,  # no access log, for privacy
     )
 
 
@@ -225,7 +225,7 @@ def serve(room: Room, address: str, port: int, tls: tuple[Path, Path] | None = N
     Raises
     ------
     LabError
-        When that is not possible.
+        If it cannot listen.
     """
     context = None
     if tls:
@@ -234,7 +234,7 @@ def serve(room: Room, address: str, port: int, tls: tuple[Path, Path] | None = N
             context.load_cert_chain(*tls)
         except (OSError, ssl.SSLError) as error:
             raise LabError(f"cannot use {tls[0]} and {tls[1]} for TLS: {error}.") from error
-    logging.getLogger("tornado.general").setLevel(logging.CRITICAL)  # or each malformed request prints a line
+    logging.getLogger("tornado.general").setLevel(logging.CRITICAL)  # otherwise, every malformed request prints a line
     server = tornado.httpserver.HTTPServer(
         application(room),
         ssl_options=context,
@@ -248,10 +248,10 @@ def serve(room: Room, address: str, port: int, tls: tuple[Path, Path] | None = N
     )
     try:
         server.add_sockets(tornado.netutil.bind_sockets(port, address, backlog=BACKLOG))
-    except (OSError, UnicodeError) as error:  # the second: a name that no host can have
-        reason = getattr(error, "strerror", None) or "it is not an address"
+    except (OSError, UnicodeError) as error:  # UnicodeError: an invalid host name
+        reason = getattr(error, "strerror", None) or "not a valid address"
         raise LabError(
             f"cannot listen on {address[:60]!r}, port {port}: {reason}. "
-            "Name an --address of this machine (`ip address`), or another --port."
+            "Choose an --address of this machine (`ip address`) or another --port."
         ) from error
     return server

@@ -1,4 +1,4 @@
-"""The minutes that a room took for sections, next to the planned ones."""
+"""Minutes the room spent on sections, vs planned."""
 
 import itertools
 import math
@@ -13,9 +13,9 @@ from labkit_classroom.board.timetable import Plan, Planned
 
 
 def minutes(plan: Plan, seats: Iterable[Seat]) -> list[dict[str, Any]]:
-    """Return, for each section that half of the seats have finished, planned and elapsed minutes since the one before.
+    """Return planned and elapsed minutes for each section that half of the seats have finished.
 
-    The first counts from the beginning of the day. Breaks and talks in between are not counted.
+    They count from the end of the previous such section, or the beginning of the day, without breaks and talks.
     """
     states = [seat.state["exercises"] for seat in seats]
     rows = []
@@ -30,15 +30,15 @@ def minutes(plan: Plan, seats: Iterable[Seat]) -> list[dict[str, Any]]:
             end = _end(part, states)
             if end and end - begin > pauses:
                 taken = (end - begin - pauses) / timedelta(minutes=1)
-                about = {"lab": part.lab, "section": part.section}
-                rows.append(about | {"planned": round(planned, 1), "taken": round(taken, 1)})
+                place = {"lab": part.lab, "section": part.section}
+                rows.append(place | {"planned": round(planned, 1), "taken": round(taken, 1)})
                 begin, planned, pauses = end, 0.0, timedelta()
     return rows
 
 
 def _end(section: Planned, states: Sequence[Sequence[dict[str, Any]]]) -> datetime | None:
-    """Return when half of the seats, and at least `FEW`, had passed a section's exercises, if that was on its day."""
-    day, done = f"{section.begin:%Y-%m-%d}", []
+    """Return when half of the seats, and at least `FEW`, had passed a section's exercises, if on the same day."""
+    day, finished = f"{section.begin:%Y-%m-%d}", []
     for exercises in states:
         passed = {
             entry["exercise"]: entry["minute"]
@@ -46,10 +46,10 @@ def _end(section: Planned, states: Sequence[Sequence[dict[str, Any]]]) -> dateti
             if entry["lab"] == section.lab and entry["verdict"] == PASSED
         }
         if section.exercises and passed.keys() >= set(section.exercises):
-            done.append(max(passed[number] for number in section.exercises))
+            finished.append(max(passed[number] for number in section.exercises))
     half = max(math.ceil(len(states) / 2), FEW)
-    minute = sorted(done)[math.ceil(len(states) / 2) - 1] if len(done) >= half else ""
+    minute = sorted(finished)[math.ceil(len(states) / 2) - 1] if len(finished) >= half else ""
     try:
         return datetime.fromisoformat(minute) if minute.startswith(day) else None
-    except ValueError:  # the schema checks digits only
+    except ValueError:  # the schema only checks that these are digits
         return None

@@ -1,4 +1,4 @@
-"""The entry point `labkit.room`: what the labs call when a student has joined a room."""
+"""The entry point `labkit.room`, which the labs call for students who have joined a room."""
 
 import contextlib
 import os
@@ -11,9 +11,9 @@ from labkit.system.errors import LabError
 
 
 def start_sender(folder: Path) -> None:
-    """Start the sender of a folder whose student has joined a room; a second sender ends by itself.
+    """Start the sender for a folder if its student has joined a room; a second sender exits by itself.
 
-    It outlives this process. If it cannot be started, the next lab that is opened tries again.
+    It outlives this process. If it cannot be started, the next lab to be opened tries again.
     """
     with contextlib.suppress(OSError):
         folder = folder.resolve()
@@ -31,11 +31,11 @@ def start_sender(folder: Path) -> None:
 
 
 def results(folder: Path) -> tuple[dict[tuple[str, str], str], str]:
-    """Return the room's results by lab and question, and a sentence if there are none to show."""
+    """Return the room's results by lab and question, and the reason if there are none."""
     from labkit_classroom.board import seat
 
     try:
-        shown = seat.room_results(folder)
+        summaries = seat.room_results(folder)
     except LabError as error:
         return {}, f"The room's results are missing: {error}"
-    return shown, "" if shown else "The room has no results yet: they are shown from five machines on."
+    return summaries, "" if summaries else "The room has no results yet: they appear once five machines have measured."

@@ -1,4 +1,4 @@
-"""The instructor's side: opens a board, reports on the one that runs, and closes the room."""
+"""The instructor's side of the board: open, status, close."""
 
 import asyncio
 import contextlib
@@ -22,7 +22,7 @@ from labkit_classroom.lecture.agenda import Day
 
 FOLDER = paths.STATE / "room"
 FILE = "board.sqlite"
-RUNNING = "running.json"  # where the board that runs is reached, and the instructor's token
+RUNNING = "running.json"  # the running board's address and the instructor's token
 
 
 class Opened(NamedTuple):
@@ -44,19 +44,19 @@ class Opened(NamedTuple):
 
 
 def tls_files(cert: Path | None, key: Path | None) -> tuple[Path, Path] | None:
-    """Return the files with a certificate and its key; None without.
+    """Return the files with a certificate and its key; None without them.
 
     Raises
     ------
     LabError
-        When one is missing, or is no file that can be read.
+        If one is missing or not a readable file.
     """
     if not cert and not key:
         return None
     if not cert or not key:
-        raise LabError("https takes both --cert and --key.")
+        raise LabError("https needs both --cert and --key.")
     for file in (cert, key):
-        files.open_regular(file).close()  # a pipe would be waited for
+        files.open_regular(file).close()  # reading a pipe would block
     return cert, key
 
 
@@ -71,9 +71,10 @@ def plan_of(days: Sequence[Day]) -> tuple[Planned, ...]:
         ends = [*(begin for begin, _ in entry.sections[1:]), entry.end]
         for (begin, section), end in zip(entry.sections, ends, strict=True):
             title = f"Lab {lab.number} · {section.heading.replace(' · ', ' ', 1).replace('`', '')}"
-            own = tuple(number for number, exercise in lab.exercises.items() if exercise.section == section.name)
-            about = lab.number, section.name, own, section.minutes, section.core
-            planned.append(Planned(title, begin, end, *about))
+            exercises = tuple(number for number, exercise in lab.exercises.items() if exercise.section == section.name)
+            planned.append(
+                Planned(title, begin, end, lab.number, section.name, exercises, section.minutes, section.core)
+            )
     return tuple(planned)
 
 
@@ -86,22 +87,22 @@ def open_room(
     new_code: bool = False,
     people: int | None = None,
 ) -> None:
-    """Serve the board until an interrupt; a room that exists continues with everything it had.
+    """Serve the board until interrupted; an existing room resumes with all its data.
 
     Parameters
     ----------
     address, port
         Where to listen.
     days : sequence of Day
-        The timetable; empty for the one that the room has, if any.
+        The timetable; empty to keep the room's.
     tls : tuple of Path, optional
         The files with a certificate and its key.
     on_open : callable
-        Is called with the room's addresses and code.
+        Called with the room's addresses and code.
     new_code : bool
-        Whether the room gets another code; seats stay.
+        Whether to change the code; existing seats stay.
     people : int, optional
-        How many are expected; by default as many as before.
+        The expected number; unchanged by default.
     """
     store = Store(FOLDER / FILE)
     try:
@@ -128,10 +129,10 @@ async def _serve(
     running.touch(mode=0o600)
     files.write(running, json.dumps({"address": opened.base, "token": opened.token, "ca": str(tls[0]) if tls else ""}))
     on_open(opened)
-    over = asyncio.Event()
+    interrupted = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        asyncio.get_running_loop().add_signal_handler(number, over.set)
-    await over.wait()
+        asyncio.get_running_loop().add_signal_handler(number, interrupted.set)
+    await interrupted.wait()
     running.unlink(missing_ok=True)
     server.stop()
     with contextlib.suppress(TimeoutError):
@@ -144,18 +145,18 @@ def status() -> tuple[Opened, dict[str, Any]]:
     Raises
     ------
     LabError
-        When no board runs.
+        If no board is running.
     """
     try:
-        kept = files.read_json(FOLDER / RUNNING)
-        shown = seat.ask("GET", kept, "/view/instructor").content
-        return Opened(kept["address"], shown["code"], kept["token"]), shown
+        running = files.read_json(FOLDER / RUNNING)
+        view = seat.ask("GET", running, "/view/instructor").content
+        return Opened(running["address"], view["code"], running["token"]), view
     except (OSError, ValueError, KeyError, TypeError, LabError) as error:
-        raise LabError("no board runs here: ./lab room open opens one, with all that its room had.") from error
+        raise LabError("no board is running here: ./lab room open starts one, with all the room's data.") from error
 
 
 def running_room() -> Opened | None:
-    """Return the address and the code of the room that is open on this machine; None when no board runs."""
+    """Return the room that is open on this machine; None if no board is running."""
     try:
         return status()[0]
     except LabError:
@@ -163,29 +164,29 @@ def running_room() -> Opened | None:
 
 
 def close_room(out: Path) -> None:
-    """Write the room's counts, results and minutes, none with a seat, and delete everything else.
+    """Write the room's counts, results and minutes, without seats, and delete everything else.
 
     Raises
     ------
     LabError
-        When there is no room, or the file cannot be written.
+        If there is no room, or the file cannot be written.
     """
     path = FOLDER / FILE
     if not path.exists():
-        raise LabError("no room is there: ./lab room open opens one.")
+        raise LabError("there is no room: ./lab room open opens one.")
     store = Store(path)
     try:
         files.write(out, json.dumps(aggregates(store), indent=1), "name another file with --out")
     finally:
         store.close()
-    for left in (*FOLDER.glob(f"{FILE}*"), FOLDER / RUNNING):
-        left.unlink(missing_ok=True)
+    for file in (*FOLDER.glob(f"{FILE}*"), FOLDER / RUNNING):
+        file.unlink(missing_ok=True)
 
 
 def aggregates(store: Store) -> dict[str, Any]:
-    """Return what may be kept of a room.
+    """Return the aggregates that may be kept of a room.
 
-    Counts are rounded down to multiples of `FEW`, so that two of them never differ by fewer people.
+    Counts are rounded down to multiples of `FEW`, so that no two of them differ by fewer people.
     """
     plan, seats = timetable.read(store.room["plan"]), list(store.seats.values())
     counts = RoomCounts(seats)

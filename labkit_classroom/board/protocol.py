@@ -1,6 +1,6 @@
-"""The messages between a seat and the board: one schema for each, limits, and the room's code.
+"""Messages between a seat and the board: schemas, limits, and the room's code.
 
-A seat sends its whole state each time, so that the board is up to date after any message that arrives.
+A seat always sends its whole state, so any message that arrives brings the board up to date.
 """
 
 import json
@@ -12,27 +12,27 @@ import fastjsonschema
 
 from labkit.display.results import CHECK_FAILED, NOT_ATTEMPTED, NOT_YET, PASSED
 
-FEW = 5  # people or machines: the board shows no count and no result of fewer
-MAX_BYTES = 32_768  # of a message
-MAX_ANSWER_BYTES = 4_000_000  # the largest answer is the wall's content
+FEW = 5  # people or machines; counts and results of fewer are not shown
+MAX_BYTES = 32_768  # per message
+MAX_ANSWER_BYTES = 4_000_000  # the largest response is the wall's content
 MAX_VERDICTS = 200  # per seat
 MAX_GUESSES = 100  # per seat
-MAX_MAGNITUDE = 1e15  # of a guess and of a result; 1e999 is infinite, which pages cannot read
+MAX_MAGNITUDE = 1e15  # of a guess or result; 1e999 is infinite, which pages cannot parse
 SEAT_LETTERS = 24
 CHOICE_LETTERS = 40
-TEXT_LETTERS = 300  # of a text in an answer that is printed or put into a report
-CODE_LETTERS = "23456789ABCDEFGHJKMNPQRSTUVWXYZ"  # without those that look alike
+TEXT_LETTERS = 300  # of a text from the board that is printed or goes into a report
+CODE_LETTERS = "23456789ABCDEFGHJKMNPQRSTUVWXYZ"  # no look-alikes
 CODE_LENGTH = 6
-ANSWER_HEADER = "Board-Protocol"  # on each answer: a server that does not send it is not a board
-# Instruction sets that the wall tells apart; the last stands for all others too.
+ANSWER_HEADER = "Board-Protocol"  # on every response: a server that does not send it is not a board
+# Instruction sets that the wall distinguishes; the last one also covers all others.
 ISA = ("AMX", "AVX-512", "NEON", "AVX2")
 
 Schema = dict[str, Any]
-Message = Callable[[Any], Any]  # a compiled schema: raises JsonSchemaValueException for what does not fit
+Validator = Callable[[Any], Any]  # a compiled schema: raises JsonSchemaValueException if a message does not fit
 
 
 def _object(**properties: Schema) -> Schema:
-    """Return the schema of an object that has these properties and no others."""
+    """Return the schema of an object with exactly these properties."""
     return {
         "type": "object",
         "properties": properties,
@@ -41,15 +41,15 @@ def _object(**properties: Schema) -> Schema:
     }
 
 
-def _list(items: Schema, most: int) -> Schema:
-    return {"type": "array", "items": items, "maxItems": most}
+def _list(items: Schema, max_items: int) -> Schema:
+    return {"type": "array", "items": items, "maxItems": max_items}
 
 
 def _or_null(*schemas: Schema) -> Schema:
     return {"anyOf": [{"type": "null"}, *schemas]}
 
 
-# Patterns have a maxLength too: "$" also matches before a final newline.
+# Patterns need a maxLength as well: "$" also matches before a final newline.
 _LAB = {"type": "string", "pattern": "^[0-9]{2}$", "maxLength": 2}
 _NUMBER = {"type": "integer", "minimum": 1, "maximum": 20}
 _MINUTE = {"type": "string", "pattern": "^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}$", "maxLength": 16}
@@ -68,29 +68,31 @@ _VALUE = _or_null(
 )
 _GUESS = _object(lab=_LAB, number=_NUMBER, guess=_VALUE, here=_VALUE)
 _MACHINE = _object(cores={"type": "integer", "minimum": 1, "maximum": 100_000}, isa={"enum": list(ISA)})
-_DOCTOR = _list(_object(lab=_NAME, status={"enum": ["ok", "warn", "fail"]}, because=_list(_NAME, most=30)), most=30)
+_DOCTOR = _list(
+    _object(lab=_NAME, status={"enum": ["ok", "warn", "fail"]}, because=_list(_NAME, max_items=30)), max_items=30
+)
 _TEXT = {"type": "string", "maxLength": 4096}
 _TOKEN = {"type": "string", "pattern": r"^[0-9]{1,9}\.[A-Za-z0-9_-]{20,80}$", "maxLength": 90}
 
-# What a seat sends. An empty seat name asks for a number.
+# Messages from a seat. An empty seat name requests a number.
 JOIN = fastjsonschema.compile(
     _object(code={"type": "string", "maxLength": 12}, seat={"type": "string", "maxLength": SEAT_LETTERS})
 )
 STATE = fastjsonschema.compile(
     _object(
-        exercises=_list(_VERDICT, most=MAX_VERDICTS),
+        exercises=_list(_VERDICT, max_items=MAX_VERDICTS),
         opened=_or_null(_OPENED),
-        guesses=_list(_GUESS, most=MAX_GUESSES),
+        guesses=_list(_GUESS, max_items=MAX_GUESSES),
         machine=_MACHINE,
         doctor=_or_null(_DOCTOR),
     )
 )
 HAND = fastjsonschema.compile(_object(lab=_LAB, exercise=_NUMBER))
-HELD = fastjsonschema.compile(_or_null(_object(lab=_LAB, number=_NUMBER)))  # what the instructor's page sends
-# Parts of a state: a seat leaves out what the board would refuse.
+HELD = fastjsonschema.compile(_or_null(_object(lab=_LAB, number=_NUMBER)))  # from the instructor's page
+# Parts of a state: a seat leaves out those the board would refuse.
 VERDICT, OPENED, GUESS = map(fastjsonschema.compile, (_VERDICT, _OPENED, _GUESS))
 
-# What the board answers, as far as a seat reads it.
+# Responses of the board, as far as a seat reads them.
 JOINED = fastjsonschema.compile(
     {
         "type": "object",
@@ -110,7 +112,7 @@ WALL = fastjsonschema.compile(
     }
 )
 
-# What a student's folder contains of the seat.
+# The seat's file in a student's folder.
 MEMBERSHIP = fastjsonschema.compile(
     _object(
         address=_TEXT,
@@ -125,19 +127,19 @@ MEMBERSHIP = fastjsonschema.compile(
 
 
 class Refused(ValueError):
-    """A message that does not fit its schema; the reason is one line."""
+    """A message that does not fit its schema, with a one-line reason."""
 
 
-def read(body: bytes, kind: Message) -> Any:
+def read(body: bytes, schema: Validator) -> Any:
     """Return the message in a request's body.
 
     Raises
     ------
     Refused
-        When it does not fit its schema.
+        If it does not fit its schema.
     """
     try:
-        return kind(json.loads(body, parse_constant=_refuse_constant))
+        return schema(json.loads(body, parse_constant=_refuse_constant))
     except fastjsonschema.JsonSchemaValueException as error:
         raise Refused(visible(error.message, TEXT_LETTERS)) from error
     except (ValueError, RecursionError) as error:
@@ -148,25 +150,25 @@ def _refuse_constant(name: str) -> float:
     raise ValueError(f"{name} is not JSON")
 
 
-def fits(part: object, kind: Message) -> bool:
+def fits(part: object, schema: Validator) -> bool:
     """Whether a message, or a part of one, fits its schema."""
     try:
-        kind(part)
+        schema(part)
     except fastjsonschema.JsonSchemaValueException:
         return False
     return True
 
 
-def visible(text: str, most: int) -> str:
-    """Return a text as one printable line of at most `most` letters."""
-    return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())[:most].rstrip()
+def visible(text: str, max_letters: int) -> str:
+    """Return a text as one printable line of at most `max_letters` letters."""
+    return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())[:max_letters].rstrip()
 
 
 def new_code(length: int = CODE_LENGTH) -> str:
-    """Return a code that is easy to read out and to type; by default as long as a room's."""
+    """Return a code that is easy to read out and type; by default, as long as a room's."""
     return "".join(secrets.choice(CODE_LETTERS) for _ in range(length))
 
 
 def plain_code(text: str) -> str:
-    """Return a code as it is compared, however it was typed."""
+    """Return a code in canonical form, however it was typed."""
     return text.upper().replace("-", "").replace(" ", "")

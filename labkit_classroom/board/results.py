@@ -1,4 +1,4 @@
-"""A room's guesses and results by question, without seats: a histogram, a summary, the points of the wall's plot."""
+"""A room's guesses and results per question, without seats: histogram, summary, points for the wall's plot."""
 
 import bisect
 import itertools
@@ -18,7 +18,7 @@ Value = float | str
 
 
 def questions_in_order(labs: Sequence[LabInfo], plan: Plan) -> tuple[Question, ...]:
-    """Return all questions in the order of a timetable, after those of labs that are not in it."""
+    """Return all questions in timetable order, after those of labs that are not in it."""
     planned = list(dict.fromkeys(part.lab for part in plan if part.lab))
     ordered = sorted(labs, key=lambda lab: planned.index(lab.number) if lab.number in planned else -1)
     return tuple(question for lab in ordered for question in lab.questions)
@@ -28,18 +28,18 @@ class Answer(NamedTuple):
     """One seat's answer to a question."""
 
     guess: Value | None
-    here: Value | None  # what its machine measured
+    here: Value | None  # its machine's result
     machine: Mapping[str, Any]  # its cores and instruction set
 
 
 class Results:
-    """The answers of all seats to questions, in the order in which the room comes to them."""
+    """All seats' answers to questions, in the order in which the room reaches them."""
 
     def __init__(self, questions: Sequence[Question], seats: Iterable[Seat]) -> None:
         by_place = {(question.lab, question.number): question for question in questions}
         self._answers: dict[Question, list[Answer]] = {question: [] for question in questions}
         for seat in seats:
-            guesses = {(sent["lab"], sent["number"]): sent for sent in seat.state["guesses"]}  # each question once
+            guesses = {(sent["lab"], sent["number"]): sent for sent in seat.state["guesses"]}  # once per question
             for place, sent in guesses.items():
                 if question := by_place.get(place):
                     guess, here = (_accepted(sent[key], question) for key in ("guess", "here"))
@@ -48,12 +48,12 @@ class Results:
     def measured(self) -> list[dict[str, Any]]:
         """Return the results that may be shown, by question.
 
-        They are from `FEW` machines or more, and from half of those who have guessed, so that they give nothing away.
+        They need `FEW` machines, and half of those who guessed must have measured, so that nothing is given away.
 
         Returns
         -------
         list of dict
-            `lab`, `number`, `question`, `unit`; `summary`, a text; `groups`, by kind of machine, empty for choices.
+            `lab`, `number`, `question`, `unit`; `summary`, a text; `groups`, by type of machine, empty for choices.
         """
         return [
             {
@@ -69,14 +69,14 @@ class Results:
         ]
 
     def guess(self, held: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
-        """Return the guesses of the question that is `held` (its lab and number), else the furthest of `FEW` guesses.
+        """Return the guesses for the `held` question (lab and number); by default, the furthest one with `FEW` guesses.
 
         Returns
         -------
         dict
             `lab`, `number`, `question`; `given`, the number of guesses, 0 for fewer than `FEW`; `bars`, each with a
-            `label`, a `count`, and whether the `measured` result is in it; `summary` of the results, empty as long as
-            they may not be shown. None when there is no such question.
+            `label`, a `count`, and whether the `measured` result is in it; `summary` of the results, empty until they
+            may be shown. None if there is no such question.
         """
         for question, answers in reversed(self._answers.items()):
             guesses = [answer.guess for answer in answers if answer.guess is not None]
@@ -95,13 +95,13 @@ class Results:
 
 
 def _accepted(value: Any, question: Question) -> Value | None:
-    """Return a value if it answers a question; a kit of another version may have another question there."""
+    """Return a value if it answers the question: another version of the kit may ask a different one."""
     fits = value in question.choices if question.choices else isinstance(value, int | float)
     return value if fits else None
 
 
 def _results(answers: Sequence[Answer]) -> list[Any]:
-    """Return the results of a question; none as long as they may not be shown."""
+    """Return the results for a question; none until they may be shown."""
     results = [answer.here for answer in answers if answer.here is not None]
     guessed = [answer for answer in answers if answer.guess is not None]
     compared = sum(answer.here is not None for answer in guessed)
@@ -112,26 +112,26 @@ def _summary(question: Question, results: Sequence[Any]) -> str:
     if question.choices:
         text = ", ".join(f"{choice} {count}" for choice, count in Counter(results).most_common())
     else:
-        middle, least, most = (_number(one) for one in (statistics.median(results), min(results), max(results)))
-        text = f"median {with_unit(middle, question.unit)} ({least} to {most})"
+        middle, low, high = (_number(value) for value in (statistics.median(results), min(results), max(results)))
+        text = f"median {with_unit(middle, question.unit)} ({low} to {high})"
     return f"{text}, {len(results)} machines"
 
 
 def _groups(answers: Iterable[Answer]) -> list[dict[str, Any]]:
-    """Return the results by kind of machine; kinds of fewer than `FEW` are merged.
+    """Return the results by type of machine; types with fewer than `FEW` are merged.
 
-    Machines of one instruction set are merged with those of similar size, and instruction sets that few machines have
-    with each other, or with the smallest group. Each group has `cores`, the least and the most; `isa`, a list; and
-    `values`, in ascending order.
+    Machines with the same instruction set are merged with those of similar size, and rare instruction sets with each
+    other, or with the smallest group. Each group has `cores` (minimum and maximum), a list `isa`, and `values` in
+    ascending order.
     """
     groups: list[list[Answer]] = []
     rest: list[Answer] = []
     for isa in ISA:
-        own = [answer for answer in answers if answer.here is not None and answer.machine["isa"] == isa]
-        if len(own) < FEW:
-            rest += own
+        matches = [answer for answer in answers if answer.here is not None and answer.machine["isa"] == isa]
+        if len(matches) < FEW:
+            rest += matches
         else:
-            groups += _by_cores(own)
+            groups += _by_cores(matches)
     if len(rest) < FEW and groups:
         min(groups, key=len).extend(rest)
     else:
@@ -148,7 +148,7 @@ def _groups(answers: Iterable[Answer]) -> list[dict[str, Any]]:
 
 
 def _by_cores(answers: Iterable[Answer]) -> list[list[Answer]]:
-    """Return groups of `FEW` or more machines, those of the same number of cores together."""
+    """Return groups of `FEW` or more machines; machines with the same number of cores stay together."""
     groups: list[list[Answer]] = []
     ordered = sorted(answers, key=lambda answer: answer.machine["cores"])
     for _, same in itertools.groupby(ordered, key=lambda answer: answer.machine["cores"]):
@@ -163,12 +163,12 @@ def _by_cores(answers: Iterable[Answer]) -> list[list[Answer]]:
 
 def _choice_bars(question: Question, guesses: Sequence[Any], results: Sequence[Any]) -> list[dict[str, Any]]:
     guessed, measured = Counter(guesses), Counter(results)
-    most = max(measured.values(), default=0)
-    return [_bar(choice, guessed[choice], most > 0 and measured[choice] == most) for choice in question.choices]
+    highest = max(measured.values(), default=0)
+    return [_bar(choice, guessed[choice], highest > 0 and measured[choice] == highest) for choice in question.choices]
 
 
 def _number_bars(question: Question, guesses: Sequence[Any], results: Sequence[Any]) -> list[dict[str, Any]]:
-    """Return a bar for each bin; an open one at either end only if something is in it."""
+    """Return a bar per bin; open-ended bins only if they are not empty."""
     edges = bin_edges(guesses)
     counts = Counter(bisect.bisect(edges, guess) for guess in guesses)
     measured = bisect.bisect(edges, statistics.median(results)) if results else -1
@@ -185,7 +185,7 @@ def _number_bars(question: Question, guesses: Sequence[Any], results: Sequence[A
 
 
 def bin_edges(values: Sequence[float]) -> list[float]:
-    """Return the round, equally spaced edges of a histogram's bins; a fifth of the values may be beyond either end."""
+    """Return round, equally spaced bin edges for a histogram; a fifth of the values may lie beyond each end."""
     ordered = sorted(values)
     low, high = ordered[len(ordered) // 5], ordered[-1 - len(ordered) // 5]
     size = max(abs(low), abs(high))
@@ -203,5 +203,5 @@ def _bar(label: str, count: int, is_measured: bool) -> dict[str, Any]:
 
 
 def _number(value: float) -> str:
-    """Return a number with three digits."""
+    """Return a number to three digits."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"

@@ -1,4 +1,4 @@
-"""A room as its pages show it: counts and results for the wall, seats for the instructor."""
+"""The content of a room's pages: counts and results for the wall, seats for the instructor."""
 
 import statistics
 import time
@@ -14,9 +14,9 @@ from labkit_classroom.board.protocol import FEW
 from labkit_classroom.board.results import Results, questions_in_order
 from labkit_classroom.board.store import Seat, Store
 
-SILENT_MIN = 3  # minutes of silence from which on the instructor sees them
-LACKS_LETTERS = 120  # of what a machine cannot run
-MAX_WRONG = 30  # wrong codes and tokens per address and minute; there are 9e8 codes
+SILENT_MIN = 3  # silence shorter than this is not shown
+LACKS_LETTERS = 120  # of the list of labs that a machine cannot run
+MAX_WRONG = 30  # wrong codes and tokens per address per minute; there are 9e8 codes
 
 
 class RoomCounts:
@@ -24,9 +24,11 @@ class RoomCounts:
 
     def __init__(self, seats: Iterable[Seat]) -> None:
         self.people = 0  # seats
-        self.passed: Counter[tuple[str, int]] = Counter()  # seats that have passed an exercise, by lab and exercise
+        self.passed: Counter[tuple[str, int]] = Counter()  # seats that passed an exercise, by lab and exercise
         self.begun: set[str] = set()  # labs in which an exercise was attempted
-        self._hints: defaultdict[tuple[str, int], list[int]] = defaultdict(list)  # shown, where it is not passed yet
+        self._hints: defaultdict[tuple[str, int], list[int]] = defaultdict(
+            list
+        )  # hints shown, by exercise not passed yet
         for seat in seats:
             self.people += 1
             for place, entry in _exercises(seat).items():
@@ -36,7 +38,7 @@ class RoomCounts:
                     self._hints[place].append(entry["hint"])
 
     def stuck(self) -> list[dict[str, Any]]:
-        """Return the exercises that most seats fail, with the median number of hints they have seen."""
+        """Return the exercises that most seats are failing, with the median number of hints shown."""
         worst = sorted(self._hints.items(), key=lambda item: (-len(item[1]), item[0]))[:5]
         return [
             {"lab": lab, "exercise": number, "seats": len(hints), "hint": round(statistics.median(hints))}
@@ -69,16 +71,16 @@ class Room:
         }
         self._questions = questions_in_order(labs, plan)
         self._are_all_in = False
-        self._counted = -1  # the store's version that was counted
+        self._counted = -1  # the store's version at the last count
         self._wrong: Counter[str] = Counter()  # wrong codes and tokens in this minute, by address
         self._minute = 0
 
     def wall_address(self) -> str:
-        """Return the wall's address with the code, after #, so that browsers never send it."""
+        """Return the wall's address with the code after #, which browsers never send."""
         return f"{self.address}/#{self.store.room['code']}"
 
     def allows_another(self, address: str) -> bool:
-        """Count a wrong code or token; return whether the address may try another one."""
+        """Count a wrong code or token; return whether the address may try again."""
         minute = int(time.monotonic() // 60)
         if minute != self._minute:
             self._minute, self._wrong = minute, Counter()
@@ -88,10 +90,10 @@ class Room:
     def wall(self) -> dict[str, Any]:
         """Return the wall's content: no seats, and no counts of fewer than `FEW` people.
 
-        It does not contain the code, only how many codes the room has had: anybody in the network may open the wall.
+        It contains not the code, only how many codes the room has had: anyone on the network may open the wall.
         """
         self._count()
-        counts, settings, few = self._counts, self.store.room, self._counts.people < FEW
+        counts, settings, is_few = self._counts, self.store.room, self._counts.people < FEW
         joining = {"command": f"./lab join {self.address}", "codes": settings["codes"], "expected": settings["people"]}
         labs = [
             {
@@ -106,21 +108,20 @@ class Room:
         titles = {lab.number: lab.title for lab in self._labs}
         return self._now() | {
             "joining": joining | {"are_all_in": self._are_all_in},
-            "people": None if few else counts.people,
+            "people": None if is_few else counts.people,
             "few": FEW,
-            "labs": [] if few else labs,
+            "labs": [] if is_few else labs,
             "held": settings.get("held"),
             "guess": self._results.guess(settings.get("held")),
             "results": self._results.measured(),
-            "drift": None if few else self._drift(),
-            "today": timetable.today(self._plan, titles, datetime.now()) if few else [],
+            "drift": None if is_few else self._drift(),
+            "today": timetable.today(self._plan, titles, datetime.now()) if is_few else [],
         }
 
     def instructor(self) -> dict[str, Any]:
         """Return the content of the instructor's page.
 
-        Seats with a raised hand come first, in the order in which hands were raised, then those without a change for
-        longest, last those that have done nothing yet.
+        Raised hands come first, oldest first, then the seats unchanged for longest, then those that have not started.
         """
         self._count()
         seats = sorted(
@@ -138,14 +139,17 @@ class Room:
             "exercises": [
                 f"{lab} · {n} {title}" for (lab, n), title in self._titles.items() if lab in self._counts.begun
             ],
-            "questions": [{"lab": one.lab, "number": one.number, "question": one.text} for one in self._questions],
+            "questions": [
+                {"lab": question.lab, "number": question.number, "question": question.text}
+                for question in self._questions
+            ],
             "held": self.store.room.get("held"),
         }
 
     def _count(self) -> None:
         """Count the seats again if one has changed.
 
-        All are in when everyone expected is, or when half of them, and at least `FEW`, have passed an exercise.
+        All are in once the expected number is, or once half of it, and at least `FEW`, have passed an exercise.
         """
         if self._counted == self.store.version:
             return
@@ -165,7 +169,7 @@ class Room:
 
     def _row(self, seat: Seat) -> dict[str, Any]:
         at, silent = _position(seat), _minutes_since(seat.heard)
-        done = [self._named(entry) for entry in _exercises(seat).values() if entry["verdict"] == PASSED]
+        passed = [self._named(entry) for entry in _exercises(seat).values() if entry["verdict"] == PASSED]
         return {
             "seat": seat.name,
             "number": seat.id,
@@ -174,21 +178,21 @@ class Room:
             "at": self._named(at) if at else "",
             "verdict": at["verdict"] if at else "",
             "hint": at["hint"] if at else 0,
-            "passed": len(done),
-            "done": done,
+            "passed": len(passed),
+            "done": passed,
             "unchanged": _minutes_since(seat.changed),
             "silent": silent if silent >= SILENT_MIN else None,
             "lacks": _lacks(seat.state["doctor"] or []),
         }
 
     def _named(self, place: Mapping[str, Any]) -> str:
-        """Return a place in words: lab, exercise and the exercise's title; exercise 0 is a lab that was opened."""
+        """Return a place in words: lab, exercise and its title; exercise 0 means that the lab was opened."""
         lab, exercise = place["lab"], place["exercise"]
         return f"{lab} · {exercise} {self._titles.get((lab, exercise), '')}".rstrip() if exercise else f"{lab} · opened"
 
 
 def _exercises(seat: Seat) -> dict[tuple[str, int], dict[str, Any]]:
-    """Return the exercises that a seat has attempted, each once."""
+    """Return the exercises that a seat has attempted."""
     return {
         (entry["lab"], entry["exercise"]): entry
         for entry in seat.state["exercises"]
@@ -197,7 +201,7 @@ def _exercises(seat: Seat) -> dict[tuple[str, int], dict[str, Any]]:
 
 
 def _position(seat: Seat) -> dict[str, Any] | None:
-    """Return the exercise that a seat attempted last, or the lab that it opened since; None before either."""
+    """Return the exercise that a seat attempted last, or the lab it opened since; None if neither."""
     attempted, opened = _exercises(seat).values(), seat.state["opened"]
     last = max(attempted, key=lambda entry: (entry["minute"], entry["lab"], entry["exercise"]), default=None)
     if opened and (not last or (opened["minute"] >= last["minute"] and opened["lab"] != last["lab"])):
@@ -211,5 +215,7 @@ def _minutes_since(moment: float) -> int:
 
 def _lacks(verdicts: Sequence[Mapping[str, Any]]) -> str:
     """Return the labs that a machine cannot run, according to its doctor, and why."""
-    failed = [f"{one['lab']} ({', '.join(one['because'])})" for one in verdicts if one["status"] == "fail"]
+    failed = [
+        f"{verdict['lab']} ({', '.join(verdict['because'])})" for verdict in verdicts if verdict["status"] == "fail"
+    ]
     return protocol.visible("; ".join(failed), LACKS_LETTERS)

@@ -1,11 +1,11 @@
-"""A room's timetable: what is planned for now, how far behind the room is, and what it may skip."""
+"""A room's timetable: the current part, the delay, and sections to skip."""
 
 import itertools
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-LATE_MIN = 5  # minutes behind from which on the instructor sees what may be skipped
+LATE_MIN = 5  # delays shorter than this suggest no sections to skip
 
 
 class Planned(NamedTuple):
@@ -14,7 +14,7 @@ class Planned(NamedTuple):
     title: str  # such as "Lab 02 · 5 Time it"
     begin: datetime
     end: datetime
-    lab: str = ""  # lab and section are empty for a talk or a break
+    lab: str = ""  # lab and section are empty for talks and breaks
     section: str = ""
     exercises: tuple[int, ...] = ()
     minutes: float = 0
@@ -22,16 +22,16 @@ class Planned(NamedTuple):
 
 
 Plan = Sequence[Planned]
-Passed = Mapping[tuple[str, int], int]  # how many have passed an exercise
+Passed = Mapping[tuple[str, int], int]  # number of seats that passed, by lab and exercise
 
 
 def write(plan: Plan) -> list[list[Any]]:
-    """Return a timetable as JSON can store it."""
+    """Return a timetable in a form that JSON can store."""
     return [[value.isoformat() if isinstance(value, datetime) else value for value in part] for part in plan]
 
 
 def read(stored: list[list[Any]]) -> tuple[Planned, ...]:
-    """Return the timetable that `write` stored."""
+    """Return the timetable from the result of `write`."""
     return tuple(
         Planned(
             title, datetime.fromisoformat(begin), datetime.fromisoformat(end), lab, section, tuple(exercises), *more
@@ -41,7 +41,7 @@ def read(stored: list[list[Any]]) -> tuple[Planned, ...]:
 
 
 def planned(plan: Plan, now: datetime) -> dict[str, str] | None:
-    """Return what is planned for now: its title, when it begins or ends, and what follows; None when all is over."""
+    """Return the current or next part: title, when it begins or ends, and what follows; None after the last one."""
     ahead = [part for part in plan if now < part.end]
     if not ahead:
         return None
@@ -53,19 +53,19 @@ def planned(plan: Plan, now: datetime) -> dict[str, str] | None:
 
 
 def drift(plan: Plan, passed: Passed, people: int, now: datetime) -> int | None:
-    """Return the minutes by which the room is behind its plan, negative when ahead; None if that is not known.
+    """Return the minutes by which the room is behind its plan (negative: ahead); None if unknown.
 
-    The room is as far behind as the end of the first section after the last one that half of the seats have passed.
-    Only minutes of the plan count, not the night; when the plan is over, nothing is known any more.
+    The delay counts from the planned end of the section after the last one that half of the seats have passed. Only
+    minutes of the plan count, not the night; after the end of the plan, the delay is unknown.
     """
     if not plan or not people or now >= plan[-1].end:
         return None
-    through = [
+    finished = [
         place
         for place, section in enumerate(plan)
         if section.exercises and all(2 * passed[section.lab, number] >= people for number in section.exercises)
     ]
-    following = max(through, default=-1) + 1
+    following = max(finished, default=-1) + 1
     ahead = [section for section in plan[following:] if section.exercises]
     if following and now < plan[following - 1].end:
         return -_planned_minutes(plan, now, plan[following - 1].end)
@@ -78,9 +78,9 @@ def _planned_minutes(plan: Plan, begin: datetime, end: datetime) -> int:
 
 
 def make_up(plan: Plan, late: int | None, now: datetime) -> str:
-    """Return the next optional sections today that make up for the delay, if the room is late; empty if it is not.
+    """Return the next optional sections today that make up for a delay; empty if the room is on time.
 
-    A section that was planned for a moment ago is still ahead of a room that is late.
+    A late room still has sections ahead of it that are already past in the plan.
     """
     if late is None or late < LATE_MIN:
         return ""
@@ -94,7 +94,7 @@ def make_up(plan: Plan, late: int | None, now: datetime) -> str:
 
 
 def today(plan: Plan, titles: Mapping[str, str], now: datetime) -> list[dict[str, str]]:
-    """Return when each lab, talk and break of the day begins that is not over yet, and its title."""
+    """Return the start and title of each lab, talk and break today that is not over yet."""
     day = [part for part in plan if part.begin.date() == now.date()]
     runs = itertools.groupby(day, key=lambda part: titles.get(part.lab, part.title))
     parts = [(title, list(run)) for title, run in runs]

@@ -1,4 +1,4 @@
-"""The classroom's commands of `./lab`."""
+"""The classroom commands of `./lab`."""
 
 import typer
 
@@ -6,7 +6,7 @@ from labkit_classroom.commands import board, hub, lecture, seat
 
 
 def add(app: typer.Typer) -> None:
-    """Add the classroom's commands to those of the labs."""
+    """Add the classroom commands to the app."""
     app.add_typer(seat.app)
     app.add_typer(lecture.app)
     app.add_typer(board.app, name="room", rich_help_panel="Teaching")

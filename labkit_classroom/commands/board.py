@@ -1,4 +1,4 @@
-"""`lab room`: the board of a room."""
+"""`lab room`: a room's board."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,15 +11,13 @@ from labkit_classroom.commands.options import FirstDay, Hours, Labs, RouteName, 
 if TYPE_CHECKING:
     from labkit_classroom.board import host
 
-app = typer.Typer(
-    help="The board of a room, for instructors: who is how far, and who asks for help.", no_args_is_help=True
-)
+app = typer.Typer(help="A room's board, for instructors: progress, raised hands, results.", no_args_is_help=True)
 
 
 @app.command("open", epilog="Example: `./lab room open --route day --start 9:00`")
 def room_open(
     address: Annotated[
-        str | None, typer.Option(help="the address to listen on", show_default="this machine's own")
+        str | None, typer.Option(help="the address to listen on", show_default="this machine's address")
     ] = None,
     port: Annotated[int, typer.Option(help="the port to listen on", min=1, max=65535)] = 8500,
     route: RouteName = None,
@@ -29,65 +27,68 @@ def room_open(
     day: FirstDay = None,
     cert: Annotated[Path | None, typer.Option(help="a certificate, for https")] = None,
     key: Annotated[Path | None, typer.Option(help="and its key")] = None,
-    new_code: Annotated[bool, typer.Option("--new-code", help="give it a new code; who has a seat keeps it")] = False,
+    new_code: Annotated[bool, typer.Option("--new-code", help="change the code; existing seats stay")] = False,
     people: Annotated[
-        int | None, typer.Option(help="expected number: until then the wall shows in large how to join", min=1)
+        int | None,
+        typer.Option(help="number expected; until then, the wall shows how to join in large type", min=1),
     ] = None,
 ) -> None:
-    """Open the board and serve it until Ctrl-C. Opened again, it goes on with all it had.
+    """Open the board and serve it until Ctrl-C. Reopening it resumes with all its data.
 
-    On the instructor's page you remove seats, and change the code while the board is open.
-    With a route, or labs, it also shows whether the room is behind the timetable. The room is kept in `.lab/room/`.
-    Exit code 0 when it was ended by Ctrl-C, 2 when it can't be opened, such as when the port is taken.
+    On the instructor's page, you can remove seats and change the code while the board is open.
+    With a route or labs, it also shows whether the room is behind schedule. The room is stored in `.lab/room/`.
+    Exit code 0 after Ctrl-C, 2 if it can't be opened, for example because the port is taken.
     """
     from labkit_classroom.board import host
 
     tls = host.tls_files(cert, key)
     days = timetable(route, labs, start, hours, day)[1] if route or labs else []
-    address = addresses.numeric(address or addresses.own())
+    address = addresses.numeric(address or addresses.machine_address())
 
-    def say(opened: host.Opened) -> None:
-        _say_where(opened)
-        if addresses.is_everywhere(address):
-            print("It listens on all addresses of this machine, in each of its networks.")
-        print("Ctrl-C ends the board and keeps the room; ./lab room close ends the room.", flush=True)
+    def on_open(opened: host.Opened) -> None:
+        _show_addresses(opened)
+        if addresses.is_wildcard(address):
+            print("It listens on all addresses of this machine, on every network.")
+        print("Ctrl-C stops the board and keeps the room; ./lab room close closes the room.", flush=True)
 
-    host.open_room(address, port, days=days, tls=tls, on_open=say, new_code=new_code, people=people)
+    host.open_room(address, port, days=days, tls=tls, on_open=on_open, new_code=new_code, people=people)
 
 
-def _say_where(opened: "host.Opened") -> None:
+def _show_addresses(opened: "host.Opened") -> None:
     print(f"The room is open. Code: {opened.code}")
     print(f"Students type:           ./lab join {opened.base} {opened.code}")
     print(f"For the projector:       {opened.wall}")
-    print(f"For you, and nobody else: {opened.instructor}")
+    print(f"For you only:            {opened.instructor}")
 
 
 @app.command("status", epilog="Example: `./lab room status`")
 def room_status() -> None:
-    """Show addresses and code of the board that runs, how many are in, and whose hand is up.
+    """Show the running board's addresses and code, the number of people, and raised hands.
 
-    Exit code 2 when none runs.
+    Exit code 2 if none is running.
     """
     from labkit_classroom.board import host
 
-    opened, shown = host.status()
-    _say_where(opened)
-    print(f"People: {shown['people']}")
-    hands = [f"{one['seat']} at {one['hand_at']}, {one['hand_up']} min" for one in shown["seats"] if one["hand_at"]]
+    opened, view = host.status()
+    _show_addresses(opened)
+    print(f"People: {view['people']}")
+    hands = [f"{seat['seat']} at {seat['hand_at']}, {seat['hand_up']} min" for seat in view["seats"] if seat["hand_at"]]
     print(f"Hands: {'; '.join(hands) or 'none'}")
-    if shown["make_up"]:
-        print(shown["make_up"])
+    if view["make_up"]:
+        print(view["make_up"])
 
 
 @app.command("close", epilog="Example: `./lab room close --out room.json`")
-def room_close(out: Annotated[Path, typer.Option(help="the file for what may be kept")] = Path("room.json")) -> None:
-    """Keep counts, results without seats, and minutes in a file, and delete everything else that the room had.
+def room_close(
+    out: Annotated[Path, typer.Option(help="the file to write")] = Path("room.json"),
+) -> None:
+    """Write counts, results without seats, and minutes to a file, and delete everything else about the room.
 
-    Minutes are those that the room took for sections, next to the planned ones, if it had a timetable. Nothing of
-    fewer than five people or machines is kept: counts are rounded down to fives. Exit code 2 if there is no room, or
-    the file can't be written; then nothing is deleted.
+    Minutes are those the room spent on each section, next to the planned ones, if it had a timetable. Figures for fewer
+    than five people or machines are dropped, and counts are rounded down to multiples of five. Exit code 2 if there is
+    no room or the file can't be written; nothing is deleted then.
     """
     from labkit_classroom.board import host
 
     host.close_room(out)
-    print(f"wrote {paths.shown(out)}; all else of the room is deleted")
+    print(f"wrote {paths.shown(out)}; everything else about the room is deleted")

@@ -1,4 +1,4 @@
-"""`lab hub`: one server for all."""
+"""`lab hub`: one server for the class."""
 
 import os
 from pathlib import Path
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from labkit_classroom.hub.settings import Settings
     from labkit_classroom.hub.verify import Row
 
-app = typer.Typer(help="One server for all: students log in with a seat and a code.", no_args_is_help=True)
+app = typer.Typer(help="One server for the class: students log in with a seat and a code.", no_args_is_help=True)
 
 DEFAULT_PORT = 8000
 MAX_STUDENTS = 500
@@ -33,7 +33,7 @@ Memory = Annotated[
 def up(
     students: Students = 40,
     labs: Annotated[
-        str, typer.Option(help="the labs, or a route such as day; the first lab is opened at login")
+        str, typer.Option(help="the labs, or a route such as day; the first lab opens at login")
     ] = "00,02,07",
     address: Annotated[
         str | None, typer.Option(help="HOST[:PORT] to listen on", show_default=f"this machine's, {DEFAULT_PORT}")
@@ -42,15 +42,15 @@ def up(
     key: Annotated[Path | None, typer.Option(help="and its key")] = None,
     memory: Memory = None,
     student_files: Annotated[
-        Path | None, typer.Option("--files", help="parent of students' folders", show_default="students")
+        Path | None, typer.Option("--files", help="parent of the students' folders", show_default="students")
     ] = None,
 ) -> None:
-    """Start the hub, verify what students' servers are held to, and open it. It runs until `./lab hub down`.
+    """Start the hub, verify the limits of students' servers, and open it. It runs until `./lab hub down`.
 
-    As root each seat has a Unix account, and limits where systemd runs. Otherwise all servers run under your account,
-    for a trial. Students can join the room that is open on this machine (`./lab room open`). After a crash, the same
-    command continues with the servers that still run. Seats' codes and the log are in `.lab/hub/`; codes stay valid
-    for the next hub with the same files. Exit code 2 if a limit doesn't hold; the hub stays closed then.
+    As root, each seat has a Unix account, and limits where systemd runs. Otherwise, all servers run under your account,
+    for a trial. Students can join a room that is open on this machine (`./lab room open`). After a crash, the same
+    command resumes with the servers that are still running. Codes and the log are in `.lab/hub/`; codes stay valid for
+    the next hub with the same files. Exit code 2 if a limit doesn't hold; the hub then stays closed.
     """
     from labkit.system import lease
     from labkit.system.machine import this_machine
@@ -65,21 +65,21 @@ def up(
     settings = hub.client.settings
     _show_limits(rows, request, students)
     if settings.cpus:
-        print(f"Cores: {lease.divide(this_machine(), students)}.")
+        print(f"Cores: {lease.partition(this_machine(), students)}.")
     print(f"\nThe hub is open:    {request.url}")
-    _show_places(hub, settings)
+    _show_paths(hub, settings)
     if not request.cert:
         print("Without --cert and --key, codes cross the network unencrypted.")
     if not request.has_accounts:
-        print("THIS IS A TRIAL: all servers run under your account, and students can read its files. Run it as root.")
-    print("Next: ./lab hub warm, before students come. Afterwards: ./lab hub down")
+        print("THIS IS A TRIAL: all servers run under your account, and students can read its files. Use root.")
+    print("Next: ./lab hub warm, before students arrive. At the end: ./lab hub down")
 
 
 @app.command("check", epilog="Example: `./lab hub check --students 40`")
 def check(students: Students = 40, memory: Memory = None) -> None:
-    """Verify what a student's server is held to, read back from inside one, and how many fit into memory.
+    """Verify the limits of a student's server, from inside one, and show how many students fit into memory.
 
-    If a hub is up, it checks that one. Otherwise it starts one on loopback, and removes it afterwards. Exit code 2 if a
+    If a hub is up, that one is checked. Otherwise, one is started on loopback and removed afterwards. Exit code 2 if a
     limit doesn't hold.
     """
     import shutil
@@ -109,15 +109,15 @@ def check(students: Students = 40, memory: Memory = None) -> None:
 
 @app.command("warm", epilog="Example: `./lab hub warm`")
 def warm() -> None:
-    """Start every student's server, a few at a time, so that no one waits at login.
+    """Start all students' servers, a few at a time, so that no one waits at login.
 
-    Exit code 1 if some don't start.
+    Exit code 1 if any don't start.
     """
     from labkit_classroom.hub.control import Hub
     from labkit_classroom.hub.settings import LOG
 
     hub = Hub()
-    failed = hub.client.warm(lambda up, of: print(f"{up} of {of} servers are up", flush=True))
+    failed = hub.client.warm(lambda up, total: print(f"{up} of {total} servers are up", flush=True))
     if failed:
         print(f"Not up: {', '.join(failed)}. See {paths.shown(hub.folder / LOG)}.")
         raise SystemExit(1)
@@ -125,7 +125,7 @@ def warm() -> None:
 
 @app.command("status", epilog="Example: `./lab hub status`")
 def status() -> None:
-    """Show the hub's address, the page of codes, and how many servers run. Exit code 1 if no hub is up."""
+    """Show the hub's address, the page of codes, and the number of running servers. Exit code 1 if no hub is up."""
     from labkit_classroom.hub.control import Hub
 
     hub = Hub()
@@ -137,12 +137,12 @@ def status() -> None:
     ready, other = servers.count("ready"), len(servers) - servers.count("ready") - servers.count(None)
     print(f"The hub is {'open' if hub.is_open else 'closed'}:    {client.settings.url}")
     print(f"Servers:            {ready} up, {other} starting or stopping, of {len(servers)} seats")
-    _show_places(hub, client.settings)
+    _show_paths(hub, client.settings)
 
 
 @app.command("down", epilog="Example: `./lab hub down`")
 def down() -> None:
-    """End the hub and students' processes, and remove the accounts. Students' folders and the codes stay."""
+    """Stop the hub and students' processes, and remove the accounts. Students' folders and the codes stay."""
     from labkit.system.progress import progress
     from labkit_classroom.hub.control import Hub
 
@@ -151,9 +151,9 @@ def down() -> None:
     if not settings:
         print("No hub was up.")
         return
-    with progress("Ending the hub and its servers …"):
+    with progress("Stopping the hub and its servers …"):
         hub.stop()
-    print(f"The hub has ended. Students' folders and the codes are in {paths.shown(settings.files)}.")
+    print(f"The hub has stopped. Students' folders and the codes are in {paths.shown(settings.files)}.")
 
 
 def _request(
@@ -172,11 +172,11 @@ def _request(
 
     mode = TRIAL if os.geteuid() != 0 else SYSTEMD if SYSTEMD_IS_UP.is_dir() else ACCOUNTS
     if memory and mode != SYSTEMD:
-        raise LabError("--memory needs root on a machine where systemd runs: nothing else here limits memory.")
+        raise LabError("--memory needs root on a machine where systemd runs: nothing else here can limit memory.")
     if memory is None:
         memory = DEFAULT_GIB if mode == SYSTEMD else 0
     try:
-        parts = urlsplit(f"//{address or addresses.own()}")
+        parts = urlsplit(f"//{address or addresses.machine_address()}")
         host, port = parts.hostname or "", parts.port or DEFAULT_PORT
     except ValueError as error:
         raise LabError(f"--address is HOST or HOST:PORT, not {address!r:.80}.") from error
@@ -194,8 +194,8 @@ def _request(
     )
 
 
-def _show_places(hub: "Hub", settings: "Settings") -> None:
-    """Print where everything is."""
+def _show_paths(hub: "Hub", settings: "Settings") -> None:
+    """Print where codes, folders and the room are."""
     print(f"Seats and codes:    {paths.shown(hub.cards)}, to print and cut up")
     print(f"Students' folders:  {paths.shown(settings.files)}")
     if "LAB_ROOM" in settings.variables:
@@ -203,7 +203,7 @@ def _show_places(hub: "Hub", settings: "Settings") -> None:
 
 
 def _show_limits(rows: "list[Row]", hub: "Settings", students: int) -> None:
-    """Print what a server is held to, and how many fit into memory."""
+    """Print a server's limits, and how many fit into memory."""
     from rich.table import Column
 
     from labkit.system.machine import this_machine
@@ -212,10 +212,10 @@ def _show_limits(rows: "list[Row]", hub: "Settings", students: int) -> None:
     from labkit_classroom.hub.verify import capacity
 
     if rows:
-        table = plain_table(*map(Column, ("a student's server", "requested", "found")), header=True)
+        table = plain_table(*map(Column, ("a student's server", "requested", "actual")), header=True)
         for row in rows:
             table.add_row(*row)
         terminal.console().print(table)
     if hub.mode == ACCOUNTS:
-        print("systemd doesn't run here: seats have accounts of their own, and no limits.")
+        print("systemd is not running here: seats have separate accounts, but no limits.")
     print(capacity(hub, this_machine(), students))

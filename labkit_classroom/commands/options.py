@@ -1,4 +1,4 @@
-"""Options that several commands for instructors have, and the route or timetable that they ask for."""
+"""Options shared by the instructors' commands, and the route or timetable they request."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,18 +17,18 @@ RouteName = Annotated[
         help="the route: half, day, two-days, language-models or after-horovod",
     ),
 ]
-Labs = Annotated[str | None, typer.Option(help="or the labs, by their core sections, such as 00,02,07")]
+Labs = Annotated[str | None, typer.Option(help="or labs (core sections only), such as 00,02,07")]
 Start = Annotated[str, typer.Option(help="when a day begins")]
-Hours = Annotated[float, typer.Option(help="with --labs: how long the day is, with its breaks", min=0.5, max=24)]
+Hours = Annotated[float, typer.Option(help="with --labs: length of the day, including breaks", min=0.5, max=24)]
 FirstDay = Annotated[str | None, typer.Option("--date", help="the first day", show_default="today")]
 
 
 def chosen_route(name: str | None, labs: str | None, hours: float = 7.0) -> "Route":
-    """Return a route, by its name or of labs."""
+    """Return a route, by name or from labs."""
     from labkit_classroom.lecture import routes
 
     if (name is None) == (labs is None):
-        raise LabError(f"name a route, --route {'|'.join(routes.names())}, or the labs, such as --labs 00,02,07.")
+        raise LabError(f"name a route, --route {'|'.join(routes.names())}, or labs, such as --labs 00,02,07.")
     return routes.find(name) if name else routes.of_labs((labs or "").split(","), hours)
 
 

@@ -1,4 +1,4 @@
-"""Commands by which a student is in a room."""
+"""Commands for students in a room: join, hand, leave."""
 
 import functools
 import os
@@ -19,31 +19,31 @@ def join(
     code: Annotated[str, typer.Argument(help="the room's code", envvar="LAB_ROOM_CODE")],
     folder: StudentFolder,
     seat: Annotated[
-        str, typer.Option(help="what the instructor calls you by", envvar="LAB_SEAT", show_default="a number")
+        str, typer.Option(help="your name for the instructor", envvar="LAB_SEAT", show_default="a number")
     ] = "",
-    check: Annotated[bool, typer.Option("--check", help="send the doctor's verdict on this machine too")] = False,
+    check: Annotated[bool, typer.Option("--check", help="also send the doctor's verdict on this machine")] = False,
     ca: Annotated[
         Path | None, typer.Option(help="the certificate of a board that uses https", exists=True, dir_okay=False)
     ] = None,
 ) -> None:
-    """Join a room: your verdicts, guesses and their results, and the lab you are in are sent to its board.
+    """Join a room: your verdicts, guesses and results, and the lab you are in, are sent to its board.
 
-    It prints everything that is sent. The board knows which seat measured a result, and shows results without seats,
-    from five machines on.
+    Everything that is sent is printed. The board knows which seat measured a result, but shows results without seats,
+    and only for five machines or more.
 
     A separate process sends it, so no cell waits for it. Your seat is stored in `.room.json` in your folder.
-    `./lab leave` ends it, and the board deletes everything it has of your seat.
+    `./lab leave` stops this, and the board deletes everything about your seat.
     """
-    from labkit_classroom.board import seat as own
+    from labkit_classroom.board import seat as membership
 
-    own.join(address, code, seat, folder, os.path.realpath(ca) if ca else "", check)
+    membership.join(address, code, seat, folder, os.path.realpath(ca) if ca else "", check)
 
 
 @command(epilog="Example: `./lab hand`")
 def hand(folder: StudentFolder) -> None:
-    """Raise your hand, or take it down again; the instructor sees at which exercise you are.
+    """Raise your hand, or lower it again; the instructor sees which exercise you checked last.
 
-    That is the exercise that you checked last. In a notebook: `from labkit_classroom import hand; hand()`.
+    In a notebook: `from labkit_classroom import hand; hand()`.
     """
     from labkit_classroom.board import seat
 
@@ -52,9 +52,9 @@ def hand(folder: StudentFolder) -> None:
 
 @command(epilog="Example: `./lab leave`")
 def leave(folder: StudentFolder) -> None:
-    """Leave the room; its board deletes all it has of your seat.
+    """Leave the room; its board deletes everything about your seat.
 
-    Nothing more is sent from then on. A board that does not answer is asked until it does.
+    Nothing is sent after that. If the board does not answer, you are still in the room: try again.
     """
     from labkit_classroom.board import seat
 

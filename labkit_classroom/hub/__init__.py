@@ -1,1 +1,1 @@
-"""One server for all: a JupyterHub with seats, accounts, limits and codes."""
+"""One server for the class: a JupyterHub with seats, accounts, limits and codes."""

@@ -1,7 +1,7 @@
-"""Unix accounts for seats: `up` makes them, `down` removes them, and students' folders stay.
+"""Unix accounts for seats: `up` creates them, `down` removes them, and students' folders stay.
 
-A seat's account has the seat's name and a fixed uid in a range that neither useradd nor systemd assigns by itself. So
-the folder of an account that was removed never belongs to anyone else, and the next hub takes it over.
+A seat's account has the seat's name and a fixed uid from a range that neither useradd nor systemd assigns by itself. So
+a removed account's folder never belongs to anyone else, and the next hub takes it over.
 """
 
 import os
@@ -15,7 +15,7 @@ from labkit.system.errors import LabError
 from labkit_classroom.hub.settings import CHECK_SEAT, Settings
 
 FIRST_UID = 60600  # 60578 to 61183 are unused: https://systemd.io/UIDS-GIDS
-NOBODY_GID = 65534  # accounts share this group: homes are closed to groups
+NOBODY_GID = 65534  # shared by all accounts, as homes are closed to groups
 NO_LOGIN = "/usr/sbin/nologin"
 
 
@@ -25,21 +25,21 @@ def uid(seat: str) -> int:
 
 
 def make(request: Settings) -> None:
-    """Make the accounts and folders that are missing, and check that an account can run this environment.
+    """Create missing accounts and folders, and check that an account can run this environment.
 
     Raises
     ------
     LabError
-        If that isn't possible.
+        If any of this fails.
     """
     if not files.is_folder_of_mine(request.files.stat()):
         raise LabError(f"other users can write in {request.files}: choose another folder with --files.")
-    made = _made(request)
+    existing = _existing(request)
     for seat in request.all_seats:
         home = request.home(seat)
-        if seat not in made:
-            number = [f"--uid={uid(seat)}", "--no-user-group", f"--gid={NOBODY_GID}"]
-            _run("useradd", "--no-create-home", f"--home-dir={home}", f"--shell={NO_LOGIN}", *number, seat)
+        if seat not in existing:
+            ids = [f"--uid={uid(seat)}", "--no-user-group", f"--gid={NOBODY_GID}"]
+            _run("useradd", "--no-create-home", f"--home-dir={home}", f"--shell={NO_LOGIN}", *ids, seat)
         make_private(home, seat)
         if seat == CHECK_SEAT and (problem := account_access.problem(uid(seat), NOBODY_GID, home)):
             raise LabError(
@@ -48,7 +48,7 @@ def make(request: Settings) -> None:
 
 
 def make_private(folder: Path, seat: str) -> None:
-    """Make a folder that only a seat's account can enter, unless it exists.
+    """Create a folder that only a seat's account can enter, unless it exists.
 
     Raises
     ------
@@ -60,7 +60,7 @@ def make_private(folder: Path, seat: str) -> None:
         os.chown(folder, uid(seat), NOBODY_GID)
     status = folder.lstat()
     if status.st_uid != uid(seat) or not stat.S_ISDIR(status.st_mode):
-        raise LabError(f"{folder} is not a folder of uid {uid(seat)}, which {seat} has: move it away.")
+        raise LabError(f"{folder} is not a folder owned by {seat} (uid {uid(seat)}): move it away.")
 
 
 def remove(request: Settings) -> None:
@@ -69,17 +69,17 @@ def remove(request: Settings) -> None:
     Raises
     ------
     LabError
-        If one can't be removed.
+        If an account can't be removed.
     """
-    made = _made(request)
-    if made:
-        processes.end_users(set(map(uid, made)))
-    for seat in made:
+    existing = _existing(request)
+    if existing:
+        processes.end_users(set(map(uid, existing)))
+    for seat in existing:
         _run("userdel", seat)
 
 
-def _made(request: Settings) -> list[str]:
-    """Return the seats with an account of this hub."""
+def _existing(request: Settings) -> list[str]:
+    """Return the seats that have an account from this hub."""
     accounts = {account.pw_name: (account.pw_uid, account.pw_dir) for account in pwd.getpwall()}
     return [seat for seat in request.all_seats if accounts.get(seat) == (uid(seat), str(request.home(seat)))]
 
@@ -87,6 +87,6 @@ def _made(request: Settings) -> list[str]:
 def _run(program: str, *arguments: str) -> None:
     if not (path := programs.which(program)):
         raise LabError(f"this machine has no {program}: install it (on Debian: apt-get install passwd).")
-    done = subprocess.run([path, *arguments], capture_output=True, timeout=60)
-    if done.returncode:
-        raise LabError(f"{program} {arguments[-1]} failed: {done.stderr.decode(errors='replace').strip()}")
+    process = subprocess.run([path, *arguments], capture_output=True, timeout=60)
+    if process.returncode:
+        raise LabError(f"{program} {arguments[-1]} failed: {process.stderr.decode(errors='replace').strip()}")

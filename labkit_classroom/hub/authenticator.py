@@ -1,4 +1,4 @@
-"""Logging in with a seat and its code."""
+"""JupyterHub login with a seat and its code."""
 
 import hmac
 from pathlib import Path
@@ -13,7 +13,7 @@ from labkit_classroom.hub import codes
 
 
 class SeatAuthenticator(Authenticator):  # type: ignore[misc]  # JupyterHub has no types
-    """Accepts a seat with its code while the hub is open."""
+    """Accepts seats with their codes while the hub is open."""
 
     codes_file = Unicode(config=True, help="the file with the codes")
     open_file = Unicode(config=True, help="the hub is open while this file exists")

@@ -1,4 +1,4 @@
-"""JupyterHub's REST API, for the kit's own commands: start, stop and list servers."""
+"""Client for JupyterHub's REST API: start, stop and list servers."""
 
 import time
 import warnings
@@ -20,14 +20,14 @@ CONCURRENT_STARTS = 4  # in `warm`
 
 
 class Client:
-    """Sends requests to a hub with the token in its folder."""
+    """Sends requests to a hub, with the token from its folder."""
 
     def __init__(self, settings: Settings, folder: Path) -> None:
         self.settings, self.folder = settings, folder
         self.headers = {"Authorization": f"token {(folder / TOKEN).read_text(encoding='utf-8')}"}
 
     def answers(self) -> bool:
-        """Whether JupyterHub answers, and its proxy leads to it."""
+        """Whether JupyterHub answers, directly and through its proxy."""
         try:
             self.servers()
             return _request("GET", f"{self.settings.url}/hub/health", timeout=5).ok
@@ -35,7 +35,7 @@ class Client:
             return False
 
     def servers(self) -> dict[str, str]:
-        """Return the state of each server by seat: "ready" or, for example, "spawn" while it starts."""
+        """Return each server's state by seat: "ready" or, for example, "spawn" while it is starting."""
         users = self._ask("GET", "users").json()
         servers = {user["name"]: user["servers"].get("") for user in users}
         return {
@@ -43,8 +43,8 @@ class Client:
         }
 
     def start(self, seat: str) -> None:
-        """Begin to start a seat's server unless it runs."""
-        self._ask("POST", f"users/{seat}/server", allowed=(400, 500))  # 400: it runs; 500: it failed at once
+        """Begin to start a seat's server, unless it is running."""
+        self._ask("POST", f"users/{seat}/server", allowed=(400, 500))  # 400: already running; 500: failed at once
 
     def wait(self, seat: str, timeout: float) -> None:
         """Wait until a seat's server is up.
@@ -62,19 +62,19 @@ class Client:
             time.sleep(POLL_S)
 
     def stop(self, seat: str) -> None:
-        """Stop a seat's server and wait until it has ended."""
+        """Stop a seat's server, and wait until it has ended."""
         self._ask("DELETE", f"users/{seat}/server", allowed=(400, 404))
         deadline = time.monotonic() + TIMEOUT_S
         while seat in self.servers() and time.monotonic() < deadline:
             time.sleep(POLL_S)
 
     def warm(self, on_progress: Callable[[int, int], None]) -> list[str]:
-        """Start the server of every seat, a few at a time; return the seats whose server did not start.
+        """Start all seats' servers, a few at a time; return the seats whose server did not start.
 
         Parameters
         ----------
         on_progress : callable
-            Called with the number of servers that are up and of all seats when the first one changes.
+            Called with the number of servers that are up, and of all seats, whenever the former changes.
         """
         seats = self.settings.seats
         waiting, shown = list(seats), -1
@@ -96,23 +96,23 @@ class Client:
         try:
             reply = _request(method, f"{self.settings.hub_url}/hub/api/{path}", headers=self.headers, timeout=TIMEOUT_S)
         except requests.RequestException as error:
-            raise LabError("the hub does not answer: ./lab hub up starts it again.") from error
+            raise LabError("the hub does not answer: ./lab hub up restarts it.") from error
         if not reply.ok and reply.status_code not in allowed:
             raise LabError(f"the hub refused {method} {path}: {reply.status_code} {reply.text[:200]}")
         return reply
 
 
 def _request(method: str, url: str, **options: Any) -> requests.Response:
-    """Send a request to this machine; the name in its certificate may be another one."""
+    """Send a request to this machine, whose certificate may be for another name."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", urllib3.exceptions.InsecureRequestWarning)
         with requests.Session() as session:
-            session.trust_env = False  # a proxy for the internet does not reach this machine
+            session.trust_env = False  # an internet proxy does not reach this machine
             return session.request(method, url, verify=False, **options)
 
 
 def failure(message: str, folder: Path) -> LabError:
-    """Return an error with the kit's own last message in the hub's log, which says what to do, or the last lines."""
+    """Return an error with the kit's own last message in the hub's log or, failing that, the log's last lines."""
     lines = (folder / LOG).read_text(errors="replace", encoding="utf-8").splitlines()
-    told = [line for line in lines if line.startswith("lab: ")][-1:] or lines[-LOG_LINES:]
-    return LabError("\n  ".join([message, f"The last lines of {LOG}:", *map(terminal.harmless, told)]))
+    last = [line for line in lines if line.startswith("lab: ")][-1:] or lines[-LOG_LINES:]
+    return LabError("\n  ".join([message, f"The last lines of {LOG}:", *map(terminal.sanitize, last)]))

@@ -1,4 +1,4 @@
-"""A hub's life: start it, restart it after a crash, and remove everything that it made."""
+"""Start a hub, restart it after a crash, and remove everything it created."""
 
 import contextlib
 import os
@@ -22,12 +22,12 @@ from labkit_classroom.hub.settings import Settings
 
 CONFIG = Path(__file__).with_name("jupyterhub_config.py")
 CARDS, LOCK = "seats.html", "lock"
-RUNTIME = Path("/var/lib/lab-hub")  # with accounts, of which a machine can have one set
+RUNTIME = Path("/var/lib/lab-hub")  # where seats have accounts: a machine can have one such hub
 START_TIMEOUT_S, STOP_TIMEOUT_S = 90.0, 120.0
 
 
 class Hub:
-    """A hub, and the folder with everything it needs, which only its owner can enter."""
+    """A hub and its folder, which only its owner can enter."""
 
     def __init__(self, folder: Path = settings.FOLDER) -> None:
         self.folder = folder.absolute()
@@ -60,35 +60,35 @@ class Hub:
         if not hub:
             raise LabError("no hub is up: ./lab hub up --students 40 starts one.")
         if not (client := Client(hub, self.folder)).answers():
-            raise LabError("the hub does not answer: the same ./lab hub up starts it again, ./lab hub down removes it.")
+            raise LabError("the hub does not answer: the same ./lab hub up restarts it, ./lab hub down removes it.")
         return client
 
     def start(self, request: Settings) -> list[verify.Row]:
-        """Start the hub, or start it again after a crash; open it if a server is held to everything requested.
+        """Start the hub, or restart it after a crash; open it if a server has all requested properties.
 
-        Servers that run are taken over, and printed cards stay valid.
+        Running servers are taken over, and printed cards stay valid.
 
         Returns
         -------
         list of verify.Row
-            What a server is held to.
+            The verified properties of a server.
 
         Raises
         ------
         LabError
-            If the hub is up, has other settings, does not start, or a server isn't held to what was requested; a new
-            hub is removed then.
+            If the hub is up, has other settings, does not start, or a server lacks a requested property; a new hub is
+            then removed.
         """
         with self._locked():
             before = self.settings
             if before and self.is_open and Client(before, self.folder).answers():
-                raise LabError("the hub is up: ./lab hub status shows it, ./lab hub down ends it.")
+                raise LabError("the hub is already up: ./lab hub status shows it, ./lab hub down stops it.")
             if before and before != request:
-                raise LabError("a hub with other settings was here: ./lab hub down removes it.")
+                raise LabError("there is a hub with other settings: ./lab hub down removes it.")
             try:
                 hub = before or self._new(request)
                 (self.folder / settings.OPEN).unlink(missing_ok=True)
-                processes.end_all(self._processes)  # left by a crash; they have the ports
+                processes.end_all(self._processes)  # left over from a crash, and using the ports
                 _check_address(hub)
                 self._prepare(hub)
                 self._launch(hub)
@@ -101,7 +101,7 @@ class Hub:
         return rows
 
     def stop(self) -> bool:
-        """End the hub, its servers and everything it made except students' files; return whether there was one."""
+        """Stop the hub and its servers, and remove all but students' files; return whether there was a hub."""
         if not self.settings:
             return False
         with self._locked():
@@ -110,16 +110,16 @@ class Hub:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """Keep other commands from starting or ending the hub during the block."""
+        """Keep other commands from starting or stopping the hub during the block."""
         with files.writing(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with (self.folder / LOCK).open("wb") as lock:
             if not locks.try_lock(lock):
-                raise LabError("another ./lab hub command starts or ends the hub now.")
+                raise LabError("another ./lab hub command is starting or stopping the hub.")
             yield
 
     def _remove(self) -> None:
-        """End and remove everything; the folder, which has the settings, comes last."""
+        """End and remove everything; the folder with the settings goes last."""
         if hub := self.settings:
             processes.end_all(self._processes)
             if hub.mode == settings.SYSTEMD:
@@ -134,7 +134,7 @@ class Hub:
         _delete(self.folder)
 
     def _new(self, request: Settings) -> Settings:
-        """Choose the settings of a new hub that weren't requested, and save all."""
+        """Complete and save the settings of a new hub."""
         room = host.running_room()
         variables = {"LAB_ROOM": room.base, "LAB_ROOM_CODE": room.code} if room else {}
         cpus: tuple[int, ...] = ()
@@ -143,13 +143,13 @@ class Hub:
                 RUNTIME.mkdir(mode=0o711)
             except FileExistsError as error:
                 raise LabError(
-                    f"{RUNTIME} belongs to another hub of this machine: ./lab hub down ends it where it was started. "
-                    "If it is gone, remove the folder."
+                    f"{RUNTIME} belongs to another hub on this machine: run ./lab hub down where it was started. "
+                    "If that hub is gone, delete the folder."
                 ) from error
-            with contextlib.suppress(LabError):  # too few cores: there are no slots
-                division = lease.divide(this_machine(), request.students)
-                lease.create(division, RUNTIME / "slots")
-                cpus, variables = division.editing, variables | lease.variables(division, RUNTIME / "slots")
+            with contextlib.suppress(LabError):  # too few cores for slots
+                partition = lease.partition(this_machine(), request.students)
+                lease.create(partition, RUNTIME / "slots")
+                cpus, variables = partition.editing, variables | lease.variables(partition, RUNTIME / "slots")
         runtime = RUNTIME if request.has_accounts else Path(tempfile.mkdtemp(prefix="lab-hub-", dir="/tmp"))
         hub_port, api_port = addresses.free_ports(2)
         hub = replace(request, runtime=runtime, hub_port=hub_port, api_port=api_port, cpus=cpus, variables=variables)
@@ -157,7 +157,7 @@ class Hub:
         return hub
 
     def _prepare(self, hub: Settings) -> None:
-        """Make the files, folders and accounts that are missing."""
+        """Create missing files, folders and accounts."""
         if not (self.folder / settings.TOKEN).exists():
             self._write_private(settings.TOKEN, secrets.token_hex(32))
         with files.writing(hub.files):
@@ -190,7 +190,7 @@ class Hub:
 
     def _processes(self) -> list[psutil.Process]:
         """Return the processes of JupyterHub and its proxy."""
-        return processes.find(lambda one: processes.environ_of(one).get(settings.VARIABLE) == str(self.folder))
+        return processes.find(lambda process: processes.environ_of(process).get(settings.VARIABLE) == str(self.folder))
 
     def _write_private(self, name: str, content: str) -> None:
         (self.folder / name).touch(mode=0o600)
@@ -198,7 +198,7 @@ class Hub:
 
 
 def _delete(*folders: Path) -> None:
-    """Delete folders, however deep students nested theirs: `shutil.rmtree` recurses on Python 3.11."""
+    """Delete folders, however deeply nested: `shutil.rmtree` recurses on Python 3.11."""
     subprocess.run(["rm", "-rf", "--", *folders], capture_output=True)
 
 
@@ -207,6 +207,6 @@ def _check_address(request: Settings) -> None:
         addresses.listen(request.address, request.port).close()
     except (OSError, UnicodeError) as error:
         raise LabError(
-            f"cannot listen on {request.address}, port {request.port} ({reason(error)}): choose an --address of this "
-            "machine and a free port, such as --address HOST:PORT."
+            f"cannot listen on {request.address}, port {request.port} ({reason(error)}): choose an address of this "
+            "machine and a free port with --address HOST:PORT."
         ) from error

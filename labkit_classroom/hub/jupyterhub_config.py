@@ -1,4 +1,4 @@
-"""JupyterHub's configuration for `./lab hub up`, which writes the settings that are read here."""
+"""JupyterHub's configuration for `./lab hub up`, which writes the settings read here."""
 
 import os
 import resource
@@ -15,34 +15,34 @@ from labkit.system.addresses import in_url
 from labkit_classroom.hub import codes, settings
 from labkit_classroom.hub.authenticator import SeatAuthenticator
 
-c = get_config()  # type: ignore[name-defined]  # noqa: F821  # traitlets defines it
+c = get_config()  # type: ignore[name-defined]  # noqa: F821  # defined by traitlets
 folder = Path(os.environ[settings.VARIABLE])
 hub = settings.load(folder)
 assert hub
 token = (folder / settings.TOKEN).read_text(encoding="utf-8")
 
 START_TIMEOUT_S = 300
-MAX_BODY_BYTES = 1 << 16  # of a request to JupyterHub itself: the largest is the login form
-SLOW_CLIENT_S = 120.0  # for a request to arrive; Traefik closes unused connections after 90 s
-MAX_TASKS = max(2048, 64 * (os.cpu_count() or 1))  # per student: TensorFlow makes threads for each CPU in each rank
+MAX_BODY_BYTES = 1 << 16  # per request to JupyterHub itself; the largest is the login form
+SLOW_CLIENT_S = 120.0  # until a request must have arrived; Traefik closes idle connections after 90 s
+MAX_TASKS = max(2048, 64 * (os.cpu_count() or 1))  # per student: TensorFlow starts threads per CPU in every rank
 MAX_OPEN_FILES = 1 << 16
 
-# Limits of JupyterHub and its proxy. Local servers inherit them: the open files for all browsers' connections, and the
-# CPUs that aren't for measuring.
+# Limits of JupyterHub and its proxy, inherited by local servers: open files for all browsers' connections, and the CPUs
+# that aren't for measuring.
 hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 resource.setrlimit(resource.RLIMIT_NOFILE, (min(MAX_OPEN_FILES, hard_limit), hard_limit))
 if hub.cpus:
     os.sched_setaffinity(0, hub.cpus)
 
-# Every account of this machine can connect to JupyterHub's port, and by default a request may take 100 MB of memory.
-HTTPServer.initialize = partialmethod(  # type: ignore[assignment]  # JupyterHub passes no such options
+# Any account on this machine can connect to JupyterHub's port, and by default, a request may use 100 MB of memory.
+HTTPServer.initialize = partialmethod(  # type: ignore[assignment]  # JupyterHub does not pass these options
     HTTPServer.initialize,
     max_body_size=MAX_BODY_BYTES,
     body_timeout=SLOW_CLIENT_S,
     idle_connection_timeout=SLOW_CLIENT_S,
 )
 
-# JupyterHub listens on loopback, and Traefik on the address that students open.
+# JupyterHub listens on loopback, Traefik on the address that students open.
 c.JupyterHub.bind_url = f"http{'s' if hub.cert else ''}://{in_url(hub.address)}:{hub.port}"
 c.JupyterHub.ssl_cert, c.JupyterHub.ssl_key = hub.cert, hub.key
 c.JupyterHub.hub_bind_url = hub.hub_url
@@ -64,7 +64,7 @@ c.JupyterHub.services = [{"name": "lab", "api_token": token}]
 c.JupyterHub.load_roles = [
     {"name": "lab", "scopes": ["admin:users", "admin:servers", "access:servers"], "services": ["lab"]}
 ]
-c.JupyterHub.api_page_default_limit = c.JupyterHub.api_page_max_limit = 1000  # more than there are seats
+c.JupyterHub.api_page_default_limit = c.JupyterHub.api_page_max_limit = 1000  # more than the maximum number of seats
 
 # Students' servers.
 spawners = {
@@ -73,8 +73,8 @@ spawners = {
     settings.TRIAL: SimpleLocalProcessSpawner,
 }
 c.JupyterHub.spawner_class = spawners[hub.mode]
-c.JupyterHub.concurrent_spawn_limit = 0  # above a limit, students would be turned away
-c.JupyterHub.tornado_settings = {"slow_spawn_timeout": 1}  # then a page shows the progress
+c.JupyterHub.concurrent_spawn_limit = 0  # with a limit, students beyond it would be turned away
+c.JupyterHub.tornado_settings = {"slow_spawn_timeout": 1}  # after which a page shows the progress
 c.Spawner.start_timeout = c.Spawner.http_timeout = START_TIMEOUT_S
 c.Spawner.cmd = [sys.executable, "-m", "labkit_classroom.hub.student_server"]
 c.Spawner.notebook_dir = f"{hub.files}/{{username}}"
@@ -89,11 +89,14 @@ c.Spawner.environment = {
 }
 c.SimpleLocalProcessSpawner.home_dir_template = f"{hub.files}/{{username}}"
 
-# Limits, where systemd runs: systemd.exec(5), systemd.resource-control(5).
+# Limits where systemd runs: systemd.exec(5), systemd.resource-control(5).
 c.SystemdSpawner.mem_limit = hub.memory or None
 c.SystemdSpawner.user_workingdir = f"{hub.files}/{{USERNAME}}"
 c.SystemdSpawner.disable_user_sudo = c.SystemdSpawner.isolate_tmp = c.SystemdSpawner.isolate_devices = True
-c.SystemdSpawner.readwrite_paths = [f'"{hub.files}/{{USERNAME}}"', f"{hub.runtime}/{{USERNAME}}"]  # " for blanks
+c.SystemdSpawner.readwrite_paths = [
+    f'"{hub.files}/{{USERNAME}}"',
+    f"{hub.runtime}/{{USERNAME}}",
+]  # " for blanks
 c.SystemdSpawner.unit_extra_properties = {
     "TasksMax": str(MAX_TASKS),
     "LimitNPROC": str(MAX_TASKS),
@@ -105,7 +108,7 @@ c.SystemdSpawner.unit_extra_properties = {
     "ProtectControlGroups": "yes",
     "RestrictSUIDSGID": "yes",
     "RemoveIPC": "yes",
-    "TemporaryFileSystem": "/dev/shm:mode=1777",  # it counts towards the unit's memory
+    "TemporaryFileSystem": "/dev/shm:mode=1777",  # counts towards the unit's memory
 }
 if hub.cpus:  # not AllowedCPUs: a measurement moves to its slot's CPUs
     c.SystemdSpawner.unit_extra_properties["CPUAffinity"] = ",".join(map(str, hub.cpus))

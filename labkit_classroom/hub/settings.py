@@ -1,4 +1,4 @@
-"""The settings of a hub, in its folder `.lab/hub`, which only its owner can enter."""
+"""A hub's settings, stored in its folder `.lab/hub`, which only its owner can enter."""
 
 import json
 from dataclasses import asdict, dataclass, field
@@ -9,16 +9,16 @@ from labkit.system.errors import LabError
 
 FOLDER = paths.STATE / "hub"
 VARIABLE = "LAB_HUB"  # the hub's folder, in the environment of JupyterHub and its proxy
-LABS_VARIABLE = "LAB_LABS"  # the labs that are taught, in a student's server
+LABS_VARIABLE = "LAB_LABS"  # the labs that are taught, in the environment of a student's server
 FILE, TOKEN, OPEN = "settings.json", "api-token", "open"  # files in the folder; `OPEN`: students may log in
 LOG = "hub.log"
-CHECK_SEAT = "seat-00"  # has no code: its server shows what students' servers are held to
+CHECK_SEAT = "seat-00"  # has no code: its server is used to verify students' servers
 SYSTEMD, ACCOUNTS, TRIAL = "systemd", "accounts", "trial"  # modes
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What the instructor requested, which settings are compared by, and what was chosen for it.
+    """The instructor's request, by which settings are compared, and the values chosen for it.
 
     Attributes
     ----------
@@ -27,14 +27,14 @@ class Settings:
     students : int
         Number of seats.
     labs : tuple of str
-        Numbers of the labs that are taught; the first one is opened after login.
+        Numbers of the labs that are taught; the first one opens after login.
     mode : str
         "systemd" (an account and a systemd unit with limits per seat), "accounts" (an account per seat), or "trial"
         (all servers run under the account that started the hub).
     memory : int
         Memory limit per student in bytes; 0 for none.
     address, port : str, int
-        Where students reach the hub.
+        Where students connect to the hub.
     cert, key : str
         Files for https; empty for http.
     runtime : Path
@@ -44,7 +44,7 @@ class Settings:
     cpus : tuple of int
         CPUs that students' servers start on; empty for all.
     variables : dict of str to str
-        Set in every student's server.
+        Environment variables of every student's server.
     """
 
     files: Path
@@ -64,17 +64,17 @@ class Settings:
 
     @property
     def has_accounts(self) -> bool:
-        """Whether each seat has an account of its own."""
+        """Whether each seat has its own account."""
         return self.mode != TRIAL
 
     @property
     def seats(self) -> tuple[str, ...]:
-        """The names of the seats, which are also the users' and accounts' names."""
+        """The seats' names, which are also the names of users and accounts."""
         return tuple(f"seat-{number:02d}" for number in range(1, self.students + 1))
 
     @property
     def all_seats(self) -> tuple[str, ...]:
-        """The names of the seats and `CHECK_SEAT`."""
+        """The seats' names and `CHECK_SEAT`."""
         return (CHECK_SEAT, *self.seats)
 
     @property
@@ -92,7 +92,7 @@ class Settings:
         return self.files / seat
 
     def unit(self, seat: str) -> str:
-        """Return the name that SystemdSpawner gives a seat's unit."""
+        """Return SystemdSpawner's name for a seat's unit."""
         return f"jupyter-{seat}-singleuser"
 
     def save(self, folder: Path) -> None:

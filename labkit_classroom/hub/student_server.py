@@ -1,6 +1,6 @@
-"""A student's server: updates the copies of the labs, then becomes the student's JupyterLab.
+"""A student's server: update the copies of the labs, then become JupyterLab.
 
-It runs under the student's account, as the folder may contain links that the student made.
+It runs under the student's account, as the folder may contain links created by the student.
 """
 
 import json
@@ -13,11 +13,11 @@ from labkit.system import kernels
 from labkit.system.errors import LabError
 from labkit_classroom.hub.settings import CHECK_SEAT, LABS_VARIABLE
 
-LOGOUT_S = 15  # seconds until a server notices that its student has logged out
+LOGOUT_S = 15  # until a server notices that its student has logged out
 
 
 def main() -> None:
-    """Update the copies of the labs, and become the server."""
+    """Update the copies of the labs, then become the server."""
     os.umask(0o077)
     folder = Path(os.environ["LAB_FOLDER"])
     try:

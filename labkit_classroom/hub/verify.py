@@ -1,4 +1,4 @@
-"""Verify what a student's server is held to, read back from inside one."""
+"""Verify limits and isolation of students' servers, from inside one."""
 
 import contextlib
 import json
@@ -23,64 +23,64 @@ FILE = "probe.json"
 START_TIMEOUT_S = 120.0
 GIB = 1 << 30
 RESERVED = 1 << 30  # bytes for the system and the hub
-USUAL_MEMORY = 4 << 30  # bytes per student where there is no limit
-MIN_NO_LIMIT = 1 << 60  # cgroup v1 has a number in this order for no limit
+USUAL_MEMORY = 4 << 30  # bytes per student, assumed if there is no limit
+MIN_NO_LIMIT = 1 << 60  # from here on, a cgroup v1 limit means "no limit"
 
 
 class Row(NamedTuple):
-    """A property of a student's server: what was requested or promised, and what was found."""
+    """A property of a student's server: requested (or promised) and actual."""
 
-    what: str
+    name: str
     requested: str
-    found: str
+    actual: str
 
 
 def verify(client: Client) -> list[Row]:
-    """Start the server of `CHECK_SEAT`, return what it is held to, and stop it.
+    """Start the server of `CHECK_SEAT`, return its verified properties, and stop it.
 
     Raises
     ------
     LabError
-        If the server does not start, or is not held to what was requested.
+        If the server does not start, or lacks a requested property.
     """
     hub = client.settings
-    client.stop(CHECK_SEAT)  # left by one that was killed
+    client.stop(CHECK_SEAT)  # in case an earlier check was killed
     client.start(CHECK_SEAT)
     try:
         client.wait(CHECK_SEAT, START_TIMEOUT_S)
         rows = judge(hub, json.loads((hub.home(CHECK_SEAT) / FILE).read_text(encoding="utf-8")))
     finally:
         client.stop(CHECK_SEAT)
-    broken = [row for row in rows if row.found != row.requested]
+    broken = [row for row in rows if row.actual != row.requested]
     if broken:
-        details = "; ".join(f"{row.what}: requested {row.requested}, found {row.found}" for row in broken)
-        raise LabError(f"a student's server is not held to what was requested. {details}.")
+        details = "; ".join(f"{row.name}: requested {row.requested}, actual {row.actual}" for row in broken)
+        raise LabError(f"a student's server does not have the requested limits. {details}.")
     return rows
 
 
-def judge(hub: Settings, found: dict[str, Any]) -> list[Row]:
-    """Compare what a server is held to with what the hub's mode promises."""
+def judge(hub: Settings, probed: dict[str, Any]) -> list[Row]:
+    """Compare a server's properties with those that the hub's mode promises."""
     if not hub.has_accounts:
         return []
     rows = [
-        Row("the kit", "read only", "writable" if found["write"] else "read only"),
-        Row("others' folders", "out of reach", f"can read {found['read'][0]}" if found["read"] else "out of reach"),
+        Row("the kit", "read only", "writable" if probed["write"] else "read only"),
+        Row("others' folders", "unreadable", f"can read {probed['read'][0]}" if probed["read"] else "unreadable"),
     ]
     if hub.cpus:
-        rows.append(Row("starts on CPUs", *(",".join(map(str, cpus)) for cpus in (hub.cpus, found["cpus"]))))
+        rows.append(Row("starts on CPUs", *(",".join(map(str, cpus)) for cpus in (hub.cpus, probed["cpus"]))))
     if hub.memory:
-        rows.append(Row("memory", *(f"{(size or math.inf) / GIB:.1f} GiB" for size in (hub.memory, found["memory"]))))
+        rows.append(Row("memory", *(f"{(size or math.inf) / GIB:.1f} GiB" for size in (hub.memory, probed["memory"]))))
     if hub.mode == settings.SYSTEMD:
-        rows.append(Row("processes and threads", "limited", "no limit" if found["tasks"] < 0 else "limited"))
-        rows.append(Row("more privileges", "none", "can be gained" if found["privileges"] else "none"))
+        rows.append(Row("processes and threads", "limited", "no limit" if probed["tasks"] < 0 else "limited"))
+        rows.append(Row("privilege escalation", "blocked", "possible" if probed["privileges"] else "blocked"))
     return rows
 
 
 def capacity(hub: Settings, machine: Machine, students: int) -> str:
-    """Return a sentence on how many students fit into the machine's free memory."""
-    each = hub.memory or USUAL_MEMORY
-    fit = max(0, (machine.memory_free - RESERVED) // each)
-    return f"Free memory is enough for {fit} students with {each / GIB:g} GiB each; {students} are expected."
+    """Return a sentence about how many students fit into the machine's free memory."""
+    per_student = hub.memory or USUAL_MEMORY
+    fit = max(0, (machine.memory_free - RESERVED) // per_student)
+    return f"Free memory is enough for {fit} students with {per_student / GIB:g} GiB each; {students} are expected."
 
 
 def processes_of(hub: Settings, seats: Iterable[str]) -> list[psutil.Process]:
@@ -90,7 +90,7 @@ def processes_of(hub: Settings, seats: Iterable[str]) -> list[psutil.Process]:
 
 
 def probe(home: Path) -> dict[str, Any]:
-    """Return what this process is held to: it is a student's server, before that becomes JupyterLab.
+    """Return limits and access rights of this process, a student's server before it becomes JupyterLab.
 
     Parameters
     ----------
@@ -100,9 +100,8 @@ def probe(home: Path) -> dict[str, Any]:
     Returns
     -------
     dict
-        The `memory` limit (bytes; None without one), `tasks` (-1 for no limit), the `cpus` it may run on, the paths of
-        the kit that it could `write`, the other seats' folders that it could `read`, and whether it can gain
-        `privileges`.
+        The `memory` limit (bytes; None if unlimited), `tasks` (-1 if unlimited), the `cpus` it may run on, the paths of
+        the kit it can `write`, the other seats' folders it can `read`, and whether it can gain `privileges`.
     """
     return {
         "memory": min(filter(None, map(_memory_limit, own_cgroups(Path("/")))), default=None),

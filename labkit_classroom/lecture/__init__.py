@@ -1,1 +1,1 @@
-"""What an instructor needs before the day: routes, timetable, rehearsal, guide, slides, catch-up."""
+"""The instructor's tools: routes, timetable, rehearsal, guide, slides, catch-up."""

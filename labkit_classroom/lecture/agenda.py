@@ -1,4 +1,4 @@
-"""Clock times of a route, from the plan for minutes and from what the labs' waiting took on this machine."""
+"""Timetables: a route's clock times, from planned minutes and waiting times measured on this machine."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,29 +9,29 @@ from labkit.exercises.catalogue import Section
 from labkit.system.errors import LabError
 from labkit_classroom.lecture.routes import Part, Route
 
-CONTINUED = ", continued"  # at the end of the title of a lab that a break has interrupted
+CONTINUED = ", continued"  # appended to the title of a lab after a break
 HEAD = "| time | what | minutes | waiting |\n| --- | --- | ---: | ---: |"
-RESERVE = "Reserve: no day goes as planned"
-STEP_MIN = 5  # parts of a day end at multiples of five minutes
-# The rule for breaks, where a route doesn't list its own.
-MAX_WORK_MIN = 90  # minutes of work between two breaks
-MIN_WORK_MIN = 30  # minutes of work after which a break comes before the next lab, where that doesn't fit as a whole
+RESERVE = "Reserve: no day goes to plan"
+STEP_MIN = 5  # parts of a day end at multiples of this
+# Rules for breaks if a route doesn't list its own.
+MAX_WORK_MIN = 90  # work between two breaks
+MIN_WORK_MIN = 30  # work before a break may precede the next lab, if that doesn't fit as a whole
 BREAK = Part("Break", minutes=15, is_break=True)
 LUNCH = Part("Lunch", minutes=60, is_break=True)
-LUNCH_FROM = time(11, 45)  # the first break from then on is lunch, on a day of some length
+LUNCH_FROM = time(11, 45)  # on a long day, the first break from then on is lunch
 LUNCH_TO = time(14)
-LUNCH_DAY = timedelta(hours=6)
-Waits = Mapping[str, Mapping[str, float]]  # minutes that each section of a lab waited, by lab
+LUNCH_DAY = timedelta(hours=6)  # shorter days have no lunch
+Waits = Mapping[str, Mapping[str, float]]  # minutes of waiting by lab and section
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A part of a day with its clock times. A lab that breaks interrupt is several.
+    """A part of a day with its clock times. A lab interrupted by breaks has several entries.
 
     Attributes
     ----------
     begin, end : datetime
-        When it begins and ends.
+        Its clock times.
     part : Part
         The lab, talk or break.
     sections : tuple of (datetime, Section)
@@ -45,7 +45,7 @@ class Entry:
 
     @property
     def minutes(self) -> int:
-        """Its length."""
+        """Its length in minutes."""
         return round((self.end - self.begin).total_seconds() / 60)
 
 
@@ -56,7 +56,7 @@ class Day:
     Attributes
     ----------
     entries : tuple of Entry
-        Its parts and breaks, in their order.
+        Its parts and breaks, in order.
     end : datetime
         When it should be over.
     """
@@ -66,23 +66,23 @@ class Day:
 
     @property
     def timetable(self) -> tuple[Entry, ...]:
-        """Its entries, and the rest of the day as the last one."""
+        """Its entries, with the rest of the day as the last one."""
         last = self.entries[-1].end
         return (*self.entries, Entry(last, self.end, Part(RESERVE))) if last < self.end else self.entries
 
     @property
     def over_minutes(self) -> int:
-        """The minutes by which the day's last part ends too late; 0 when it fits."""
+        """Minutes by which the day runs over; 0 if it fits."""
         return max(0, round((self.entries[-1].end - self.end).total_seconds() / 60))
 
 
 def clock(text: str) -> time:
-    """Return the time of day that `9:00` or `13.30` means.
+    """Return a time of day written like `9:00` or `13.30`.
 
     Raises
     ------
     LabError
-        When it isn't a time.
+        If it isn't a time.
     """
     hour, _, minute = text.strip().replace(".", ":").partition(":")
     try:
@@ -92,12 +92,12 @@ def clock(text: str) -> time:
 
 
 def calendar_day(text: str | None) -> date:
-    """Return the day that `2026-12-01` means; today when there is no text.
+    """Return a day written like `2026-12-01`; today if there is no text.
 
     Raises
     ------
     LabError
-        When it isn't a date, or the calendar ends within a year of it.
+        If it isn't a date, or the calendar ends within a year of it.
     """
     try:
         day = date.fromisoformat(text) if text else date.today()
@@ -107,11 +107,11 @@ def calendar_day(text: str | None) -> date:
 
 
 def basis(route: Route, waits: Waits) -> str:
-    """Return a sentence on where the minutes of waiting come from."""
+    """Return a sentence on the origin of the waiting times."""
     planned = [lab for lab in route.labs if lab not in waits]
     if not planned:
-        return "All waiting was measured on this machine."
-    return f"Waiting in labs {', '.join(planned)} is as planned for two cores: ./lab rehearse measures it here."
+        return "All waiting times were measured on this machine."
+    return f"Waiting times in labs {', '.join(planned)} are estimates for two cores: ./lab rehearse measures them here."
 
 
 def schedule(route: Route, start: time, first: date, waits: Waits, rounds: float = 1.0) -> list[Day]:
@@ -126,16 +126,17 @@ def schedule(route: Route, start: time, first: date, waits: Waits, rounds: float
     first : date
         The first day.
     waits : mapping
-        The minutes that each section of a lab waited on this machine; a lab that is not in it takes the plan's.
+        Minutes of waiting per section, measured on this machine; for other labs, the plan's are used.
     rounds : float
-        The factor by which waiting gets longer where people share a server's measuring slots.
+        The factor by which waiting gets longer because people share a server's measuring slots.
     """
 
     def timed(part: Part) -> Part:
-        own = waits.get(part.lab, {})
-        return replace(
-            part, sections=tuple(replace(one, wait=rounds * own.get(one.name, one.wait)) for one in part.sections)
+        measured = waits.get(part.lab, {})
+        sections = (
+            replace(section, wait=rounds * measured.get(section.name, section.wait)) for section in part.sections
         )
+        return replace(part, sections=tuple(sections))
 
     days = []
     for number, planned in enumerate(route.days):
@@ -147,26 +148,27 @@ def schedule(route: Route, start: time, first: date, waits: Waits, rounds: float
     return days
 
 
-def _with_times(parts: Sequence[Part], now: datetime) -> Iterator[Entry]:
-    """Yield parts of a day with their clock times."""
+def _with_times(parts: Sequence[Part], begin: datetime) -> Iterator[Entry]:
+    """Yield a day's parts with clock times."""
     begun = set()
     for part in parts:
-        begin, sections = now, []
+        section_begin, sections = begin, []
         for section in part.sections:
-            sections.append((now, section))
-            now += timedelta(minutes=section.minutes)
-        now = begin + timedelta(minutes=_lasts([part]))
+            sections.append((section_begin, section))
+            section_begin += timedelta(minutes=section.minutes)
+        end = begin + timedelta(minutes=_lasts([part]))
         if part.lab in begun:
             part = replace(part, title=part.title + CONTINUED)
         if part.lab:
             begun.add(part.lab)
-        yield Entry(begin, now, part, tuple(sections))
+        yield Entry(begin, end, part, tuple(sections))
+        begin = end
 
 
 def _with_breaks(parts: Sequence[Part], begin: datetime, end: datetime) -> list[Part]:
-    """Return the parts of a day with breaks: before the next lab where that doesn't fit, else as late as possible.
+    """Return a day's parts with breaks: before the next lab if it doesn't fit, otherwise as late as possible.
 
-    A lab is divided between sections only. On a long day, the first break from noon on is lunch.
+    Labs are split only between sections. On a long day, the first break around noon is lunch.
     """
     placed: list[Part] = []
     stretch: list[Part] = []  # the parts since the last break
@@ -178,16 +180,16 @@ def _with_breaks(parts: Sequence[Part], begin: datetime, end: datetime) -> list[
             ends_lab = place == 0 and _lasts(stretch) >= MIN_WORK_MIN and _lasts([*stretch, part]) > MAX_WORK_MIN
             if stretch and (ends_lab or _lasts(longer) > MAX_WORK_MIN):
                 placed += stretch
-                noon = (begin + timedelta(minutes=_lasts(placed))).time() >= LUNCH_FROM
-                placed.append(LUNCH if noon and lunch_is_due else BREAK)
-                lunch_is_due &= not noon
+                is_noon = (begin + timedelta(minutes=_lasts(placed))).time() >= LUNCH_FROM
+                placed.append(LUNCH if is_noon and lunch_is_due else BREAK)
+                lunch_is_due &= not is_noon
                 longer = [piece]
             stretch = longer
     return [*placed, *stretch]
 
 
 def _joined(stretch: Sequence[Part], piece: Part) -> list[Part]:
-    """Return parts of a day with one more, which continues the last one if it is of the same lab."""
+    """Return a day's parts plus one more, merged with the last one if it is of the same lab."""
     *before, last = stretch or [piece]
     if not stretch or not last.lab or last.lab != piece.lab:
         return [*stretch, piece]
@@ -195,25 +197,25 @@ def _joined(stretch: Sequence[Part], piece: Part) -> list[Part]:
 
 
 def _lasts(parts: Sequence[Part]) -> int:
-    """Return the minutes that parts of a day take on the clock: each ends at a multiple of five."""
+    """Return the minutes that a day's parts take on the clock, where each ends at a multiple of `STEP_MIN`."""
     exact = (part.minutes + sum(section.minutes for section in part.sections) for part in parts)
     return sum(STEP_MIN * math.ceil(round(minutes / STEP_MIN, 2)) for minutes in exact)
 
 
 def advice(days: Sequence[Day]) -> list[str]:
-    """Return a sentence for each day that doesn't fit, by how much, and for each lunch at an odd time."""
+    """Return a sentence for each day that runs over, and for each lunch at an odd time."""
     lunches = (entry.begin for day in days for entry in day.entries if entry.part.title == LUNCH.title)
     odd = [begin for begin in lunches if not LUNCH_FROM <= begin.time() <= LUNCH_TO]
     return [f"Lunch is at {begin:%H:%M}: move or remove it in solutions/routes.toml." for begin in odd] + [
-        f"Day {number} ends {day.over_minutes} minutes too late, at {day.entries[-1].end:%H:%M}: leave out a lab or "
-        "optional sections, or give it more hours."
+        f"Day {number} runs over by {day.over_minutes} minutes, to {day.entries[-1].end:%H:%M}: leave out a lab or "
+        "optional sections, or allow more hours."
         for number, day in enumerate(days, start=1)
         if day.over_minutes
     ]
 
 
 def markdown(route: Route, days: Sequence[Day], advice: Sequence[str]) -> str:
-    """Return an agenda in Markdown; parts of a day are bold, and a lab's sections below it are not."""
+    """Return an agenda in Markdown, with a day's parts in bold, followed by their sections."""
     left_out = f"Left out: {route.left_out}" if route.left_out else ""
     parts = [f"# {route.title}", route.audience, left_out]
     for number, day in enumerate(days, start=1):

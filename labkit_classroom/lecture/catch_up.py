@@ -1,4 +1,4 @@
-"""A copy of a lab for students who are behind: solved up to an exercise, with the stored run's results."""
+"""Copies of labs for students who are behind: solved up to an exercise, with the stored run's results."""
 
 import re
 
@@ -20,10 +20,10 @@ def copy(lab: LabInfo, to: int) -> str:
     Raises
     ------
     LabError
-        When the lab has no such exercise, or only one before which there is nothing to solve.
+        If the lab has no such exercise, or it is the first one.
     """
     if to not in lab.exercises:
-        raise LabError(f"lab {lab.number} has the exercises {', '.join(map(str, lab.exercises))}, and no {to}.")
+        raise LabError(f"lab {lab.number} has no exercise {to}, only {', '.join(map(str, lab.exercises))}.")
     notebook = read(lab.notebook)
     ids = [cell.id for cell in notebook.cells]
     reached = ids.index(lab.exercises[to].cell)
@@ -41,12 +41,12 @@ def copy(lab: LabInfo, to: int) -> str:
 
 
 def _note(to: int, solved: list[int]) -> NotebookNode:
-    """Return the cell that says what is solved in this copy."""
+    """Return the cell that lists what is solved in this copy."""
     cell: NotebookNode = nbformat.v4.new_markdown_cell(
         '<div class="alert alert-block alert-warning" style="color: black">\n\n'
-        f"**Catch-up.** Solved here: exercise {', '.join(map(str, solved))}. Go on with exercise {to}. Results above "
-        f"it say “{MARK}”: they are from the kit's stored run. Run the cells above exercise {to} (Run, Run All Above "
-        "Selected Cell) to have your own.\n\n</div>",
+        f"**Catch-up.** Solved here: exercise {', '.join(map(str, solved))}. Continue with exercise {to}. Results "
+        f"above it are marked “{MARK}”: they are from the kit's stored run. To get your own, run the cells above "
+        f"exercise {to} (Run, Run All Above Selected Cell).\n\n</div>",
         id="catch-up",
     )
     return cell

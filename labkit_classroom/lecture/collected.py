@@ -1,6 +1,6 @@
-"""How far a class is, from files that students hand in: the labs' `results-NN.json`, and what `lab doctor --json` says.
+"""A class's progress, from the files that students hand in: the labs' `results-NN.json` and `lab doctor --json` output.
 
-A student is a folder, a zip that `lab class --zip` made, or the beginning of the file's name: `ada/results-07.json`,
+A student is a folder, a zip from `lab class --zip`, or the first part of a file's name: `ada/results-07.json`,
 `ada-results.zip`, `ada-results-07.json`.
 """
 
@@ -25,11 +25,11 @@ from labkit_classroom.lecture import handed_in
 
 RESULTS = re.compile(r"(?:.+[-_. ])?results-(\d\d)\.json", re.ASCII)
 OWNER = re.compile(r"(?:(.+?)[-_. ]+)?results\b.*")  # a browser adds " (1)" to a second zip's name
-TIME = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d", re.ASCII)  # as labs write it
-NO_NAME = re.compile(r"(^|[;\t])(?=\W)")  # a cell of a spreadsheet, which may take what begins so for a formula
-MAX_DEPTH = 20  # of folders: a name of a few thousand would be too long for the system, and for os.walk
-MAX_LABS, MAX_LETTERS = 100, 100  # of a doctor's report: labs, and checks of each; letters of a name
-# The columns of nbgrader's own export: `CsvExportPlugin` of nbgrader 0.9.6.
+TIME = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d", re.ASCII)  # as written by labs
+FORMULA_START = re.compile(r"(^|[;\t])(?=\W)")  # a spreadsheet may take a cell that starts like this for a formula
+MAX_DEPTH = 20  # of folders: deeper paths may be too long for the system, and for os.walk
+MAX_LABS, MAX_LETTERS = 100, 100  # of a doctor's report: labs, and checks per lab; letters per name
+# The columns of nbgrader's own export: `CsvExportPlugin` in nbgrader 0.9.6.
 COLUMNS = (
     *("assignment", "duedate", "timestamp", "student_id", "last_name", "first_name", "email"),
     *("raw_score", "late_submission_penalty", "score", "max_score"),
@@ -42,13 +42,13 @@ class Collected(NamedTuple):
     Attributes
     ----------
     results : dict
-        A lab's results, by (student, lab).
+        Labs' results by (student, lab).
     machines : dict
         The doctor's verdicts by student.
     students : set of str
-        All students, also those without results.
+        All students, including those without results.
     unread : list of str
-        The files that are neither.
+        Files that could not be read.
     """
 
     results: dict[tuple[str, str], dict[str, Any]]
@@ -58,11 +58,11 @@ class Collected(NamedTuple):
 
     @property
     def labs(self) -> list[str]:
-        """The numbers of the labs that have results."""
+        """Numbers of the labs with results."""
         return sorted({lab for _, lab in self.results})
 
     def passed(self, student: str, lab: str) -> list[int]:
-        """Return the exercises of a lab that a student has passed, in their order."""
+        """Return the exercises of a lab that a student has passed, in order."""
         verdicts = self.results.get((student, lab), {}).get("exercises", {})
         return [number for number in catalogue.find(lab).exercises if verdicts.get(str(number)) == PASSED]
 
@@ -73,13 +73,13 @@ def collect(folder: Path) -> Collected:
     Raises
     ------
     LabError
-        When there are neither.
+        If there are none.
     """
     collected = Collected({}, {}, set(), [])
     for file in _files(folder):
         _read(file, folder, collected)
     if not collected.results and not collected.machines:
-        raise LabError(f"{paths.shown(folder)} has no results-NN.json and nothing of ./lab doctor --json.")
+        raise LabError(f"{paths.shown(folder)} has no results-NN.json and no output of ./lab doctor --json.")
     for entry in os.scandir(folder):
         empty = not any(student.split(" / ")[0] == entry.name for student in collected.students)
         if empty and entry.is_dir(follow_symlinks=False) and not entry.name.startswith(".") and entry.name != WORK.name:
@@ -88,7 +88,7 @@ def collect(folder: Path) -> Collected:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """Yield the JSON files and zips below a folder, except for hidden ones, and those that labs leave in `work/`."""
+    """Yield the JSON files and zips below a folder, except hidden ones and labs' other files in `work/`."""
     for place, folders, names in os.walk(folder):
         parents = Path(place).relative_to(folder).parts
         folders[:] = sorted(name for name in folders if len(parents) < MAX_DEPTH and not name.startswith("."))
@@ -102,8 +102,8 @@ def _read(file: Path, folder: Path, collected: Collected) -> None:
     """Add the results and verdicts in a file, or note that it can't be read."""
     place = file.relative_to(folder)
     folders = [part for part in place.parts[:-1] if part != WORK.name]
-    own = OWNER.fullmatch(file.stem)
-    name = own[1] if own else "" if folders and file.suffix == ".json" else file.stem
+    owner = OWNER.fullmatch(file.stem)
+    name = owner[1] if owner else "" if folders and file.suffix == ".json" else file.stem
     student = " / ".join(dict.fromkeys(filter(None, [*folders, name]))) or "?"
     try:
         is_zip = file.suffix == ".zip"
@@ -119,7 +119,7 @@ def _read(file: Path, folder: Path, collected: Collected) -> None:
 
 
 def _add(collected: Collected, student: str, name: str, text: bytes) -> bool:
-    """Add the content of a JSON file; return whether it is a lab's or the doctor's."""
+    """Add the content of a JSON file; return whether it is from a lab or the doctor."""
     try:
         content = json.loads(text)
     except (ValueError, RecursionError):
@@ -129,7 +129,7 @@ def _add(collected: Collected, student: str, name: str, text: bytes) -> bool:
         if lab[1] not in known or not isinstance(content, dict) or find_problem(content):
             return False
         before = collected.results.get((student, lab[1]), {}).get("exercises", {})
-        passed = {number: verdict for number, verdict in before.items() if verdict == PASSED}  # stays so
+        passed = {number: verdict for number, verdict in before.items() if verdict == PASSED}  # passed stays passed
         collected.results[student, lab[1]] = content | {"exercises": content.get("exercises", {}) | passed}
     elif _is_doctors(content):
         collected.machines[student] = content["labs"]
@@ -140,21 +140,21 @@ def _add(collected: Collected, student: str, name: str, text: bytes) -> bool:
 
 
 def _is_doctors(content: Any) -> bool:
-    """Whether it is what `lab doctor --json` prints, as far as it is read here."""
+    """Whether it is the output of `lab doctor --json`, as far as it is used here."""
     try:
         labs = content["labs"]
         return len(labs) <= MAX_LABS and all(
-            one["status"] in ("ok", "warn", "fail")
-            and len(one["because"]) <= MAX_LABS
-            and all(isinstance(name, str) and len(name) <= MAX_LETTERS for name in (one["lab"], *one["because"]))
-            for one in labs
+            lab["status"] in ("ok", "warn", "fail")
+            and len(lab["because"]) <= MAX_LABS
+            and all(isinstance(name, str) and len(name) <= MAX_LETTERS for name in (lab["lab"], *lab["because"]))
+            for lab in labs
         )
     except (TypeError, KeyError):
         return False
 
 
 def tables(collected: Collected) -> Iterator[Table | Text]:
-    """Yield the tables of a class, and the files that could not be read."""
+    """Yield a class's tables, and lines for files that could not be read."""
     if collected.results:
         yield _progress(collected)
     if collected.machines:
@@ -180,19 +180,19 @@ def _progress(collected: Collected) -> Table:
 def _machines(collected: Collected) -> Table:
     table = Table("lab", "can run it", "cannot, and why", title="Machines", title_justify="left")
     verdicts: dict[str, list[tuple[str, dict[str, Any]]]] = {}
-    for student, found in sorted(collected.machines.items()):
-        for one in found:
-            verdicts.setdefault(one["lab"], []).append((student, one))
-    for lab, of_lab in sorted(verdicts.items()):
-        failed = [f"{name} ({', '.join(one['because'])})" for name, one in of_lab if one["status"] == "fail"]
-        table.add_row(Text(lab), f"{len(of_lab) - len(failed)} of {len(of_lab)}", Text("; ".join(failed)))
+    for student, labs in sorted(collected.machines.items()):
+        for verdict in labs:
+            verdicts.setdefault(verdict["lab"], []).append((student, verdict))
+    for lab, rows in sorted(verdicts.items()):
+        failed = [f"{name} ({', '.join(verdict['because'])})" for name, verdict in rows if verdict["status"] == "fail"]
+        table.add_row(Text(lab), f"{len(rows) - len(failed)} of {len(rows)}", Text("; ".join(failed)))
     return table
 
 
 def as_csv(collected: Collected) -> str:
-    """Return the points of each student in each lab that has results, as CSV with the columns of nbgrader's export.
+    """Return each student's points in each lab with results, as CSV with the columns of nbgrader's export.
 
-    An assignment is a lab, and each exercise is one point; students who handed in nothing have none.
+    Each lab is an assignment and each exercise one point; students who handed in nothing have zero points.
     """
     out = io.StringIO()
     rows = csv.DictWriter(out, COLUMNS, restval="", lineterminator="\n")
@@ -202,7 +202,7 @@ def as_csv(collected: Collected) -> str:
             points = float(len(collected.passed(student, lab.number)))
             when = collected.results.get((student, lab.number), {}).get("when", "")
             row = {"assignment": lab.name, "timestamp": f"{when}:00" if TIME.fullmatch(when) else ""}
-            row["student_id"] = NO_NAME.sub(r"\1'", student)
+            row["student_id"] = FORMULA_START.sub(r"\1'", student)
             scores = {"raw_score": points, "score": points, "max_score": float(len(lab.exercises))}
             rows.writerow(row | scores | {"late_submission_penalty": 0.0})
     return out.getvalue()

@@ -1,4 +1,4 @@
-"""The instructor's guide and the helpers' page, made from the labs' notebooks: one page that needs no network."""
+"""The instructor's guide and the helpers' page, built from the labs' notebooks as one offline page."""
 
 from collections.abc import Container, Iterable, Sequence
 from pathlib import Path
@@ -17,7 +17,7 @@ from labkit_classroom.lecture.agenda import Day
 from labkit_classroom.lecture.routes import Route
 
 PAGES = Path(__file__).parent  # where the templates are
-SHOWN = 2  # mistakes of an exercise on the helpers' page: the first of those that its tests plant
+SHOWN = 2  # mistakes per exercise on the helpers' page: the first of those its tests plant
 
 
 class Exercise(NamedTuple):
@@ -30,7 +30,7 @@ class Exercise(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A section of a lab: its heading, minutes, prose, exercises, the instructor's notes, and whether it is taught."""
+    """A section of a lab: heading, minutes, prose, exercises, instructor's notes, and whether it is taught."""
 
     heading: str
     section: Section
@@ -41,7 +41,7 @@ class Part(NamedTuple):
 
 
 class Lab(NamedTuple):
-    """A lab: its prose at the beginning, its sections, its closing table (Markdown), and where that was measured."""
+    """A lab: opening prose, sections, closing table (Markdown), and where that was measured."""
 
     info: LabInfo
     opening: str
@@ -51,14 +51,14 @@ class Lab(NamedTuple):
 
 
 def render(route: Route, days: Sequence[Day], agenda: str, results: Path, template: str = "guide") -> str:
-    """Return the guide, as a page; with the template "helpers", the page for helpers alone.
+    """Return the guide as a page or, with the template "helpers", only the page for helpers.
 
     Parameters
     ----------
     route, days, agenda
-        What is taught, and when; the agenda is Markdown.
+        The route and its timetable; the agenda is Markdown.
     results : Path
-        Where a rehearsal on this machine has left its `results-NN.json`; without one, figures are the stored run's.
+        The folder with this machine's rehearsal results; without one, the stored run's figures are shown.
     template : str
         The page's template.
     """
@@ -67,27 +67,27 @@ def render(route: Route, days: Sequence[Day], agenda: str, results: Path, templa
     )
     environment.filters |= {"markdown": prose.to_html, "inline": prose.inline, "code": prose.code, "hint": prose.hint}
     taught = {(entry.part.lab, section.name) for day in days for entry in day.entries for _, section in entry.sections}
-    of_route = [lab(catalogue.find(number), results, taught) for number in route.labs]
+    lab_pages = [lab(catalogue.find(number), results, taught) for number in route.labs]
     page = environment.get_template(f"{template}.html")
-    return page.render(route=route, agenda=agenda, labs=of_route, shown=SHOWN)
+    return page.render(route=route, agenda=agenda, labs=lab_pages, shown=SHOWN)
 
 
 def lab(info: LabInfo, results: Path, taught: Container[tuple[str, str]] = ()) -> Lab:
-    """Return a lab as the guide shows it; `taught` has the sections that are taught, as (lab, section)."""
+    """Return a lab for the guide's template; `taught` contains the taught sections as (lab, section)."""
     checks = core.checker(info.number, {}).lab.checks
     planted = mistakes.planted(info.number)
     opening, *sections = labs.sections(info)
     parts = []
     for plan, section in zip(info.sections, sections, strict=True):
-        own = [exercise for exercise in info.exercises.values() if exercise.section == plan.name]
+        infos = {n: exercise for n, exercise in info.exercises.items() if exercise.section == plan.name}
         exercises = [
-            Exercise(one, checks[one.number].hints, planted.get(one.number, ()), round(2 * plan.do / len(own)))
-            for one in own
+            Exercise(exercise, checks[n].hints, planted.get(n, ()), round(2 * plan.do / len(infos)))
+            for n, exercise in infos.items()
         ]
         say, notes = (_joined(filter(kind, section.cells)) for kind in (labs.is_students, labs.is_instructors))
         parts.append(Part(section.heading, plan, say, exercises, notes, (info.number, plan.name) in taught))
-    said = _joined(filter(labs.is_students, opening.cells)).split("\n", 1)[-1]  # without the title
-    return Lab(info, said, parts, *closing_table(info, results))
+    introduction = _joined(filter(labs.is_students, opening.cells)).split("\n", 1)[-1]  # without the title
+    return Lab(info, introduction, parts, *closing_table(info, results))
 
 
 def _joined(cells: Iterable[NotebookNode]) -> str:
@@ -100,12 +100,12 @@ def closing_table(info: LabInfo, results: Path) -> tuple[str, str]:
         measured = read(results / f"results-{info.number}.json")
         if not find_problem(measured) and measured.get("table") and not measured["quick"]:
             table = measured["table"]
-            shown = markdown.table(*without_empty_columns((table["what"], *COLUMNS), texts(table["rows"])))
-            return shown.data, f"on this machine, {measured['when']}"
+            rendered = markdown.table(*without_empty_columns((table["what"], *COLUMNS), texts(table["rows"])))
+            return rendered.data, f"on this machine, {measured['when']}"
     except (OSError, ValueError):
         pass  # no rehearsal here
     for cell in labs.read(info.solution).cells:
         for output in cell.outputs if labs.has_closing_table(cell) else ():
             if text := output.get("data", {}).get("text/markdown"):
-                return text, "for the kit's stored run, on another machine: ./lab rehearse measures here"
+                return text, "in the kit's stored run, on another machine: ./lab rehearse measures here"
     return "", ""

@@ -1,4 +1,4 @@
-"""What a student hands in: one zip with the labs' results and the doctor's verdict, and nothing else."""
+"""The zip that a student hands in: the labs' results and the doctor's verdict, nothing else."""
 
 import io
 import json
@@ -18,39 +18,39 @@ MAX_ZIP_BYTES = 32 * 2**20
 
 
 def write(folder: Path, name: str, examine: Callable[[], Mapping[str, Any]]) -> tuple[Path, list[str]]:
-    """Write a student's zip into their folder; return it, and the names of the files in it.
+    """Write a student's zip into their folder; return its path and the names of the files in it.
 
     Parameters
     ----------
     folder : Path
-        The student's own. A file there that is not what a lab writes is left out.
+        The student's folder. Invalid results files are left out.
     name : str
-        The name by which the instructor knows them.
+        The student's name for the instructor.
     examine : callable
         Returns the doctor's report, as `lab doctor --json` prints it.
 
     Raises
     ------
     LabError
-        When there are no results, or the name can't be a file's.
+        If there are no results, or the name can't be used for a file.
     """
     if not re.fullmatch(r"\w[\w .@+-]{0,99}", name):
-        raise LabError(f"a name has letters, digits, blanks and . @ + - _: not {name!r:.80}. Give yours with --name.")
-    results = sorted(file for file in folder.glob("work/results-[0-9][0-9].json") if _is_sound(file))
+        raise LabError(f"a name may contain letters, digits, blanks and . @ + - _, not {name!r:.80}. Use --name.")
+    results = sorted(file for file in folder.glob("work/results-[0-9][0-9].json") if _is_valid(file))
     if not results:
-        raise LabError(f"no lab has left results in {paths.shown(folder / WORK)}: do an exercise, or name --folder.")
+        raise LabError(f"there are no results in {paths.shown(folder / WORK)}: do an exercise first, or set --folder.")
     entries = {str(file.relative_to(folder)): file.read_bytes() for file in results}
     entries["doctor.json"] = json.dumps(examine(), indent=1).encode()
     content = io.BytesIO()
-    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as packed:
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
         for entry, text in entries.items():
-            packed.writestr(entry, text)
+            archive.writestr(entry, text)
     out = folder / f"{name}-results.zip"
     files.write(out, content.getvalue())
     return out, list(entries)
 
 
-def _is_sound(file: Path) -> bool:
+def _is_valid(file: Path) -> bool:
     try:
         return not find_problem(read(file))
     except (OSError, ValueError):
@@ -58,20 +58,20 @@ def _is_sound(file: Path) -> bool:
 
 
 def documents(file: Path) -> dict[str, bytes]:
-    """Return the files in a student's zip, by the names that `write` gives; nothing else in it is read.
+    """Return the files that `write` puts into a student's zip, by name; nothing else in it is read.
 
     Raises
     ------
     OSError
-        When it can't be read, or is too large.
+        If it can't be read, or is too large.
     ValueError
-        When it is damaged, has none of these files, or they unpack to more than `files.MAX_BYTES`.
+        If it is damaged, contains none of these files, or unpacks to more than `files.MAX_BYTES`.
     """
     try:
-        with zipfile.ZipFile(io.BytesIO(files.read(file, MAX_ZIP_BYTES))) as packed:
-            entries = [entry for entry in packed.infolist() if NAME.fullmatch(entry.filename)]
+        with zipfile.ZipFile(io.BytesIO(files.read(file, MAX_ZIP_BYTES))) as archive:
+            entries = [entry for entry in archive.infolist() if NAME.fullmatch(entry.filename)]
             if not entries or sum(entry.file_size for entry in entries) > files.MAX_BYTES:
-                raise ValueError("it is not what ./lab class --zip makes")
-            return {entry.filename: packed.read(entry) for entry in entries}
+                raise ValueError("it is not from ./lab class --zip")
+            return {entry.filename: archive.read(entry) for entry in entries}
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
-        raise ValueError(str(error)) from error  # RuntimeError: it takes a password
+        raise ValueError(str(error)) from error  # RuntimeError: it needs a password

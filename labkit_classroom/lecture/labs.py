@@ -1,4 +1,4 @@
-"""The labs' notebooks as `./lab build` has made them, section by section, and who their prose is for."""
+"""Read the labs' built notebooks by section, and identify prose for students and for instructors."""
 
 from pathlib import Path
 
@@ -14,23 +14,23 @@ from labkit_author.notebooks import INSTRUCTOR, Cells, by_section
 def read(path: Path) -> NotebookNode:
     """Return one of a lab's notebooks."""
     if not path.exists():
-        raise LabError(f"there is no {paths.shown(path)}: ./lab build {path.stem[:2]} makes it.")
+        raise LabError(f"there is no {paths.shown(path)}: ./lab build {path.stem[:2]} creates it.")
     notebook: NotebookNode = nbformat.read(path, as_version=4)
     return notebook
 
 
 def sections(lab: LabInfo) -> list[Cells]:
-    """Return the cells of a lab's solution notebook, section by section; the first part is the lab's beginning."""
+    """Return the cells of a lab's solution notebook, section by section; the first item is the lab's opening."""
     return by_section(read(lab.solution))
 
 
 def is_instructors(cell: NotebookNode) -> bool:
-    """Whether a cell is prose that only the solution notebook has, for the instructor."""
+    """Whether a cell is prose for the instructor, which only the solution notebook contains."""
     return cell.cell_type == "markdown" and INSTRUCTOR in cell.metadata.get("tags", [])
 
 
 def is_students(cell: NotebookNode) -> bool:
-    """Whether a cell is prose that students read."""
+    """Whether a cell is prose for students."""
     return cell.cell_type == "markdown" and not is_instructors(cell)
 
 

@@ -1,4 +1,4 @@
-"""The labs' Markdown for pages that need nothing else: as HTML, in blocks, and in short."""
+"""Convert the labs' Markdown for self-contained pages: to HTML, to blocks, to short text."""
 
 import base64
 import functools
@@ -17,32 +17,32 @@ from mdit_py_plugins.dollarmath import dollarmath_plugin
 from mermaid_render import mermaid_to_svg
 
 Markup = markupsafe.Markup
-IMAGE = re.compile(r"!\[[^\]]*\]\([^)]*\)|<img[^>]*>")  # an image in prose: a file beside the lab, which a page has not
+IMAGE = re.compile(r"!\[[^\]]*\]\([^)]*\)|<img[^>]*>")  # separate files, which a page does not include
 MARKER = re.compile(r"(?:[-*+]|\d+[.)])\s+")
 NESTED = re.compile(r"\n\s*(?=(?:[-*+]|\d+[.)])\s)")
 SENTENCE_END = re.compile(r"(?<=[.?!])(?<!\b[A-Z]\.)(?:\*\*)?\s+(?=[*_(\[\"“]*[A-Z`$])")
-SHORT = 140  # characters of what is short
+SHORT = 140  # characters
 ACCESSIBLE = re.compile(
     r"^\s*acc(Title|Descr)\s*(?::\s*(.+)$|\{([^}]*)\})", re.M
 )  # title and description of a Mermaid diagram
 
 
 class Block(NamedTuple):
-    """A block of Markdown: what it is (a token's type of markdown-it, without `_open`), and its text."""
+    """A block of Markdown: kind (the type of its markdown-it token, without `_open`) and text."""
 
     kind: str
     text: str
 
 
 def to_html(text: str, deeper: int = 0) -> Markup:
-    """Return Markdown as HTML: formulas as MathML, diagrams as pictures, and no links between files.
+    """Return Markdown as HTML: formulas as MathML, diagrams as pictures, no links between files.
 
     Parameters
     ----------
     text : str
-        Markdown, as the labs have it.
+        Markdown of the labs.
     deeper : int
-        By how many levels headings go down, to fit into the page.
+        Number of levels to shift headings down by, to fit into the page.
     """
     parser = _parser()
     tokens = parser.parse(IMAGE.sub("", text))
@@ -51,7 +51,7 @@ def to_html(text: str, deeper: int = 0) -> Markup:
             token.tag = f"h{min(6, int(token.tag[1]) + deeper)}"
         for child in token.children or ():
             if child.type == "link_open" and not str(child.attrGet("href")).startswith(("https://", "http://")):
-                child.attrs.clear()  # the kit's own files: the link would lead nowhere from a page elsewhere
+                child.attrs.clear()  # links to the kit's files would be dead outside the kit
     return Markup(parser.renderer.render(tokens, parser.options, {}))
 
 
@@ -61,7 +61,7 @@ def inline(text: str) -> Markup:
 
 
 def hint(text: str) -> Markup:
-    """Return a hint as HTML: plain text, whose only markup is code between backticks."""
+    """Return a hint as HTML: plain text, with code between backticks as the only markup."""
     return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", html.escape(text, quote=False)))
 
 
@@ -71,7 +71,7 @@ def code(text: str) -> Markup:
 
 
 def blocks(text: str) -> list[Block]:
-    """Return the blocks of Markdown in their order; of a list, each item."""
+    """Return the blocks of Markdown in order; each item of a list is a block."""
     lines = text.split("\n")
     blocks = []
     for token in _parser().parse(text):
@@ -84,7 +84,7 @@ def blocks(text: str) -> list[Block]:
 
 
 def in_short(block: Block) -> str:
-    """Return the point of a paragraph or a list's item: its first sentence, and more while that is short.
+    """Return the gist of a paragraph or list item: its first sentence, and more as long as that is short.
 
     It doesn't end in a question whose answer follows.
     """
@@ -97,12 +97,12 @@ def in_short(block: Block) -> str:
 
 
 def plain(text: str) -> str:
-    """Return the words of Markdown without its links and emphasis, to measure its length."""
+    """Return Markdown without links and emphasis, to measure its length."""
     return re.sub(r"\*\*|`|<[^>]*>", "", re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text))
 
 
 def _is_closed(text: str) -> bool:
-    """Whether nothing is open at the end of a text: emphasis, code, a link, a bracket."""
+    """Whether emphasis, code, links and brackets are all closed at the end of a text."""
     pairs = all(text.count(begin) == text.count(end) for begin, end in ("()", "[]"))
     return pairs and text.count("`") % 2 == text.count("**") % 2 == 0
 
@@ -116,25 +116,25 @@ def _parser() -> MarkdownIt:
 
 
 def _formula(text: str, options: dict[str, Any]) -> str:
-    """Return a formula as MathML; one that can't be read, as it is written."""
+    """Return a formula as MathML or, if it can't be parsed, as it is written."""
     display = "block" if options["display_mode"] else "inline"
     try:
         return convert(text.strip(), display=display)
-    except Exception:  # the library's errors have no class in common
+    except Exception:  # the library's errors have no common base class
         return f"<code>{html.escape(text)}</code>"
 
 
 def diagram(text: str) -> str:
-    """Return a Mermaid diagram as HTML: a picture, and in words for who cannot see it."""
+    """Return a Mermaid diagram as HTML: a picture with alt text."""
     texts = {key: " ".join((line or lines).split()) for key, line, lines in ACCESSIBLE.findall(text)}
     title, description = (html.escape(texts.get(key, "")) for key in ("Title", "Descr"))
-    # It names no font but the one that it has measured, and browsers take letters with serifs in its place.
+    # The SVG names only the font it was measured with, and browsers would fall back to a serif font.
     drawn = mermaid_to_svg(text).replace(b"Noto Sans", b"Noto Sans, Liberation Sans, Arial, sans-serif")
     svg = base64.b64encode(drawn).decode()
     return f'<img class="diagram" src="data:image/svg+xml;base64,{svg}" alt="{title}. {description}">\n'
 
 
 def _fence(self: RendererHTML, tokens: Sequence[Token], index: int, options: OptionsDict, env: EnvType) -> str:
-    """Return a block of code, or a diagram."""
+    """Render a block of code or a diagram."""
     token = tokens[index]
     return diagram(token.content) if token.info.strip() == "mermaid" else code(token.content)

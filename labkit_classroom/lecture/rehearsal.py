@@ -1,4 +1,4 @@
-"""What the labs' waiting really takes on this machine: labs run in full, and their sections' minutes kept."""
+"""Rehearsals: run labs in full on this machine, and store each section's waiting time."""
 
 import contextlib
 import json
@@ -15,25 +15,25 @@ from labkit_classroom.lecture.labs import read
 
 FILE = paths.STATE / "rehearsal.json"
 FOLDER = paths.STATE / "rehearsal"  # the folder in which the labs run
-RESULTS = FOLDER / "work"  # their figures
+RESULTS = FOLDER / "work"  # their results
 
 
 def run(labs: Sequence[str], on_lab: Callable[[str, str], None], quick: bool = False) -> None:
-    """Run labs in full, and keep their figures, and what each section waited as soon as its lab has run.
+    """Run labs in full; store their results, and each lab's waiting times as soon as it has run.
 
     Parameters
     ----------
     labs : sequence of str
         Their numbers.
     on_lab : callable
-        Called with a lab's title, and what there is to say: "" when it begins.
+        Called with a lab's title and a status, "" when it begins.
     quick : bool
-        Run them small, as tests do, and keep nothing.
+        Run them on small inputs, as tests do, and store nothing.
 
     Raises
     ------
     LabError
-        When a lab does not run to its end.
+        If a lab fails.
     """
     with files.writing(FOLDER):
         FOLDER.parent.mkdir(parents=True, exist_ok=True)
@@ -45,14 +45,14 @@ def run(labs: Sequence[str], on_lab: Callable[[str, str], None], quick: bool = F
             on_lab(lab.title, "")
             executed = execution.execute(read(lab.solution), f"{lab.name}-rehearsal", cwd=Path(folder), QUICK=quick)
             waited = notebooks.waited(executed)
-            on_lab(lab.title, f"waited {sum(waited.values()):.1f} minutes in all")
+            on_lab(lab.title, f"waited {sum(waited.values()):.1f} minutes in total")
             if not quick:
                 with locks.locked(FILE):
                     files.write(FILE, json.dumps(_read() | {lab.number: waited}, indent=1))
 
 
 def estimate(labs: Sequence[str]) -> float:
-    """Return the minutes that a rehearsal of labs waits: by the last one, and by the plan for labs without."""
+    """Return the minutes a rehearsal will take: from the previous one or, for labs without one, from the plan."""
     known = waits()
     return sum(
         sum(known[lab.number].values() if lab.number in known else (section.wait for section in lab.sections))
@@ -61,12 +61,12 @@ def estimate(labs: Sequence[str]) -> float:
 
 
 def waits() -> dict[str, dict[str, float]]:
-    """Return the minutes that each section of a lab waited, by lab; of labs with other sections since, nothing."""
-    kept = _read()
+    """Return minutes of waiting by lab and section, without labs whose sections have changed since."""
+    stored = _read()
     return {
-        lab.number: kept[lab.number]
+        lab.number: stored[lab.number]
         for lab in catalogue.labs()
-        if list(kept.get(lab.number, ())) == [section.name for section in lab.sections]
+        if list(stored.get(lab.number, ())) == [section.name for section in lab.sections]
     }
 
 
@@ -77,4 +77,4 @@ def _read() -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except ValueError as error:
-        raise LabError(f"{paths.shown(FILE)} is damaged: delete it, and run ./lab rehearse again.") from error
+        raise LabError(f"{paths.shown(FILE)} is damaged: delete it and run ./lab rehearse again.") from error

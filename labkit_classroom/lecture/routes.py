@@ -1,4 +1,4 @@
-"""The routes through the labs, from `solutions/routes.toml`: labs, talks and breaks."""
+"""Routes through the labs, from `solutions/routes.toml`: labs, talks and breaks."""
 
 import tomllib
 from collections.abc import Sequence
@@ -43,18 +43,18 @@ WELCOME = Part("Welcome: who is here, joining the room, set-up", minutes=10)
 
 @dataclass(frozen=True)
 class Route:
-    """A way through the labs.
+    """A route through the labs.
 
     Attributes
     ----------
     title, audience, left_out : str
-        Its title, its audience, and what it leaves out.
+        Its title, audience, and omissions.
     hours : float
-        The length of a day, with its breaks.
+        The length of a day, including breaks.
     days : tuple of tuple of Part
         The parts of each day.
     lists_breaks : bool
-        Whether breaks are among the parts; otherwise the timetable inserts them.
+        Whether the parts include breaks; otherwise, the timetable inserts them.
     """
 
     title: str
@@ -66,22 +66,22 @@ class Route:
 
     @property
     def labs(self) -> list[str]:
-        """The labs' numbers, each once, in their order."""
+        """The labs' numbers in order, without duplicates."""
         return list(dict.fromkeys(part.lab for day in self.days for part in day if part.lab))
 
 
 def find(name: str) -> Route:
-    """Return the route of this name.
+    """Return a route by name.
 
     Raises
     ------
     LabError
-        When there is no such route, or its entry can't be read.
+        If there is no such route, or its entry can't be read.
     """
-    known = _read()
-    if name not in known:
-        raise LabError(f"there is no route {name!r}: the routes are {', '.join(known)}.")
-    entry = known[name]
+    routes = _read()
+    if name not in routes:
+        raise LabError(f"there is no route {name!r}: the routes are {', '.join(routes)}.")
+    entry = routes[name]
     days = [[WELCOME]]
     for part in entry["parts"]:
         if part.get("next_day"):
@@ -101,7 +101,7 @@ def _read() -> dict[str, Any]:
 
 
 def of_labs(labs: Sequence[str], hours: float) -> Route:
-    """Return a route of one day through the core sections of the given labs."""
+    """Return a one-day route through the core sections of labs."""
     parts = [_lab_part(number.strip()) for number in labs]
     title = f"Labs {', '.join(part.lab for part in parts)}"
     return Route(title, "", "", hours, ((WELCOME, *parts),), lists_breaks=False)
@@ -114,7 +114,7 @@ def _part(entry: dict[str, Any]) -> Part:
 
 
 def _lab_part(lab: str, optional: Sequence[str] = (), first: str | None = None, last: str | None = None) -> Part:
-    """Return a lab's core sections and some optional ones, from the first to the last one named."""
+    """Return a lab's core and selected optional sections, from a first to a last one."""
     info = catalogue.find(lab)
     names = [section.name for section in info.sections]
     first, last = first or names[0], last or names[-1]

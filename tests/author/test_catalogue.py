@@ -1,4 +1,4 @@
-"""`solutions/labs.json` has all of the labs that students, guide and board need, and is what the sources give."""
+"""`solutions/labs.json` is up to date, and has everything that students, guide and board need."""
 
 import nbformat
 import pytest
@@ -8,7 +8,7 @@ from labkit.system import paths
 from labkit_author import catalogue, questions, sources
 
 
-def test_the_file_is_what_the_sources_give():
+def test_the_file_matches_the_sources():
     assert (paths.SOLUTIONS / labs.FILE).read_text() == catalogue.text(), "run ./lab build"
 
 
@@ -23,11 +23,11 @@ def test_a_lab_is_complete():
         assert exercise.section in {section.name for section in lab.sections if section.do}
 
 
-def test_each_question_of_the_labs_is_known_and_has_a_unit_or_choices():
-    found = [question for lab in labs.labs() for question in lab.questions]
-    assert len(found) == sum(source.read_text().count("results.guess(") for source in sources.labs()) > 50
-    assert all(bool(question.unit) != bool(question.choices) for question in found)
-    texts = {(question.lab, question.number): question.text for question in found}
+def test_every_question_has_a_unit_or_choices():
+    known_questions = [question for lab in labs.labs() for question in lab.questions]
+    assert len(known_questions) == sum(source.read_text().count("results.guess(") for source in sources.labs()) > 50
+    assert all(bool(question.unit) != bool(question.choices) for question in known_questions)
+    texts = {(question.lab, question.number): question.text for question in known_questions}
     assert texts["07", 2] == "images per second, … ranks vs one"
 
 
@@ -39,11 +39,11 @@ def test_each_question_of_the_labs_is_known_and_has_a_unit_or_choices():
         ('K = ("a", "b")', 'results.guess(1, "q", ..., choices=K)'),
     ],
 )
-def test_choices_are_read_however_they_are_written(write_source, cells):
+def test_choices_are_read_in_any_form(write_source, cells):
     (question,) = questions.read(sources.read(write_source(*cells)))
     assert question["choices"] == ["a", "b"]
 
 
-def test_an_unknown_lab_names_the_labs():
+def test_an_unknown_lab_is_an_error_that_lists_all_labs():
     with pytest.raises(labs.LabError, match=r"no lab '77'.*07_horovod_mnist"):
         labs.find("77")

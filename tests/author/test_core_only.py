@@ -1,7 +1,7 @@
-"""Each lab, untouched, runs to its closing table by its core alone, and with any optional section added.
+"""Each untouched lab reaches its closing table with its core alone, and with any optional section added.
 
-What cells leave in objects and files is not seen in the sources: so each lab's core is run, and after it each optional
-section, with the core's names as they were before.
+The sources don't show side effects of cells on objects and files. So each lab's core runs, then each optional section,
+with the core's names restored before it.
 """
 
 import re
@@ -16,7 +16,7 @@ from labkit_classroom.lecture.labs import has_closing_table
 
 pytestmark = [pytest.mark.weekly, pytest.mark.timeout(600)]
 
-# Names as the core has left them, and containers with what it has put into them.
+# The core's names, and copies of its containers.
 KEEP = """
 def _copy(value):
     return type(value)(value) if type(value) in (dict, list, set) else value

@@ -1,7 +1,7 @@
-"""The catalogue of modules, docs/house.md, is what their first lines say."""
+"""The module index, docs/house.md, matches the first lines of the modules' docstrings."""
 
 from labkit_author import house
 
 
-def test_the_catalogue_is_what_the_modules_say():
+def test_the_index_matches_the_modules():
     assert house.PAGE.read_text() == house.page(), "run ./lab build"

@@ -9,12 +9,12 @@ from labkit_author import lint, minutes, sources
 
 
 @pytest.mark.parametrize("source", sources.labs(), ids=lambda source: source.stem)
-def test_sources_are_well_made(source):
+def test_lab_sources_have_no_problems(source):
     if problems := lint.lint(source):
         pytest.fail("\n".join(problems), pytrace=False)
 
 
-def test_a_problem_is_reported_by_file_and_line(write_source):
+def test_problems_are_reported_by_file_and_line(write_source):
     source = write_source("[markdown]\n# # T", "x = 1\n\nplt.show()")
     number = source.read_text().splitlines().index("plt.show()") + 1
     assert [problem.partition(": ")[0].endswith(f"{source.name}:{number}") for problem in lint.lint(source)] == [True]
@@ -34,7 +34,7 @@ def test_a_problem_is_reported_by_file_and_line(write_source):
         ('plots.show(figure, alt="")', "empty alt"),
         ("x = (", "syntax error"),
         ("from x import *", "import * hides"),
-        ("%%writefile work/train_hvd.py\nx = 1", "07_horovod_mnist.py writes work/train_hvd.py too"),
+        ("%%writefile work/train_hvd.py\nx = 1", "07_horovod_mnist.py also writes work/train_hvd.py"),
         ("[markdown]\n# ## T", "the first heading"),
         ("[markdown]\n# # T\n#\n# ### U", "jumps"),
         ("[markdown]\n# # T\n#\n# # U", "second title"),
@@ -43,7 +43,7 @@ def test_a_problem_is_reported_by_file_and_line(write_source):
         ("from labkit.slurm.cluster import find_slurn", "the kit has no labkit.slurm.cluster.find_slurn"),
         ("import labkit.mpy", "the kit has no labkit.mpy"),
         ("%%writefile work/mine.py\nfrom labkit.data import load_digit", "the kit has no labkit.data.load_digit"),
-        ("[markdown]\n# # T\n#\n# A [**rank**](../docs/glossary.md#ranc)", "glossary.md#ranc leads to no entry"),
+        ("[markdown]\n# # T\n#\n# A [**rank**](../docs/glossary.md#ranc)", "glossary.md#ranc is not an entry"),
         ("[markdown]\n# # T\n#\n# Some **ranks**.", "[**ranks**](../docs/glossary.md#rank)"),
     ],
 )
@@ -56,37 +56,37 @@ def test_lint_finds(write_source, cell, complaint):
 @pytest.mark.parametrize(
     "code",
     [
-        "from labkit.mpi import run_ranks",  # by the lazy face of a package
+        "from labkit.mpi import run_ranks",  # lazily loaded by the package
         "from labkit.system import load, paths",  # modules
         "from labkit.system.paths import ROOT",  # a constant
         "from labkit import mpi\nimport labkit.display.plots",
         "from labkitchen import anything\nfrom numpy import anything_else",  # not the kit's
     ],
 )
-def test_names_that_the_kit_has_are_no_problem(write_source, code):
+def test_existing_names_are_accepted(write_source, code):
     assert lint.lint(write_source("[markdown]\n# # T", code)) == []
 
 
 ANSWER = "def f():\n    ### BEGIN SOLUTION\n    pass\n    ### END SOLUTION"
 
 
-@pytest.mark.parametrize(("do", "found"), [(0, 1), (5, 0)])
-def test_a_section_with_an_exercise_takes_time_to_do(write_source, monkeypatch, do, found):
+@pytest.mark.parametrize(("do", "count"), [(0, 1), (5, 0)])
+def test_sections_with_exercises_need_minutes_to_do_them(write_source, monkeypatch, do, count):
     monkeypatch.setattr(minutes, "plan", lambda source: [Section("1"), Section("2", do=do)])
     cells = ["[markdown]\n# # T\n#\n# ## 1 · S", "x = 1", "[markdown]\n# ## 2 · S", ANSWER, "f = check(1, f)"]
     problems = [problem for problem in lint.lint(write_source(*cells)) if "no minutes to do it" in problem]
-    assert len(problems) == found
-    assert all("section 2 has exercise 1, and" in problem for problem in problems)
+    assert len(problems) == count
+    assert all("section 2 has exercise 1, but" in problem for problem in problems)
 
 
-def test_no_lab_has_anything_left_of_a_skeleton():
-    """Not by lab: `./lab test --lab 10` passes while somebody is still at work."""
-    if left := [problem for source in sources.labs() for problem in lint.leftovers(source)]:
-        pytest.fail("\n".join(left), pytrace=False)
+def test_labs_contain_no_parts_of_a_skeleton():
+    """One test for all labs: `./lab test --lab 10` passes while an exercise is being written."""
+    if leftovers := [problem for source in sources.labs() for problem in lint.leftovers(source)]:
+        pytest.fail("\n".join(leftovers), pytrace=False)
 
 
 @pytest.mark.parametrize(
-    ("hints", "told"),
+    ("hints", "reported"),
     [
         ('hints=("a", "b")', False),
         ("hints=HINTS", False),
@@ -97,7 +97,7 @@ def test_no_lab_has_anything_left_of_a_skeleton():
         ("hints=NONE", True),
     ],
 )
-def test_hints_are_read_from_the_text_of_the_checks(write_source, tmp_path, monkeypatch, hints, told):
+def test_hints_are_read_from_the_text_of_the_checks(write_source, tmp_path, monkeypatch, hints, reported):
     source = write_source("[markdown]\n# # T", ANSWER, "f = check(1, f)")
     monkeypatch.setattr(minutes, "plan", lambda source: [])
     module = tmp_path / "labkit" / "exercises" / "lab42.py"
@@ -107,54 +107,54 @@ def test_hints_are_read_from_the_text_of_the_checks(write_source, tmp_path, monk
     constants = 'A, B = "a", "b"\nA = "a"\nB = "b"\nEMPTY = ""\nHINTS = (A, B)\nNONE = ()\n'
     module.write_text(f"{constants}@lab.exercise(1, {hints})\ndef f(answer):\n    raise SystemExit\n")
     monkeypatch.setattr(paths, "ROOT", tmp_path)
-    assert any("exercise 1 has no hints" in problem for problem in lint.lint(source)) == told
+    assert any("exercise 1 has no hints" in problem for problem in lint.lint(source)) == reported
 
 
 def test_lint_imports_no_tensorflow():
     script = "import sys; from labkit import cli; sys.argv = ['lab', 'lint', '00']\ntry: cli.main()\n"
-    script += "except SystemExit as left: print(left.code or 0, 'tensorflow' in sys.modules)"
+    script += "except SystemExit as exit: print(exit.code or 0, 'tensorflow' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], cwd=paths.ROOT, capture_output=True, text=True)
     assert done.stdout == "0 False\n", done.stderr
 
 
-def test_lint_finds_an_exercise_without_a_check_in_the_labs_module(write_source):
+def test_lint_finds_exercises_without_a_check(write_source):
     answer = "def f():\n    ### BEGIN SOLUTION\n    pass\n    ### END SOLUTION"
     cells = [cell for number in range(1, 10) for cell in (answer, f"f = check({number}, f)")]
     problems = lint.lint(write_source("[markdown]\n# # T", *cells, name="00_made_up.py"))
     assert any("exercise 9 has no check" in problem for problem in problems), problems
 
 
-def test_code_that_students_would_have_to_scroll_for_is_told(write_source):
+def test_lint_finds_lines_that_need_scrolling(write_source):
     wide = f"x = {'1' * 97}"
     problems = lint.lint(write_source("[markdown]\n# # T", wide, f"y = {'1' * 96}"))
     assert [problem for problem in problems if "columns" in problem] == [
-        f"{problems[0].partition(': ')[0]}: a line of code of 101 columns: at most 100, or students scroll for its end"
+        f"{problems[0].partition(': ')[0]}: a line of code has 101 columns: at most 100 fit without scrolling"
     ]
 
 
-def test_tensorflow_is_imported_behind_the_lab_s_opening(write_source):
+def test_tensorflow_is_imported_after_open_lab(write_source):
     opening = 'check, results, machine, work = open_lab("02", globals())'
-    said = "TensorFlow is imported before open_lab"
-    for cells, found in (
+    message = "TensorFlow is imported before open_lab"
+    for cells, reported in (
         (("import tensorflow as tf", opening), True),
         ((opening, "import tensorflow as tf"), False),
         ((opening, "from tensorflow import keras"), False),
         (("from tensorflow import keras", opening), True),
     ):
-        assert any(said in problem for problem in lint.lint(write_source("[markdown]\n# # T", *cells))) == found
+        assert any(message in problem for problem in lint.lint(write_source("[markdown]\n# # T", *cells))) == reported
 
 
-def test_guesses_are_numbered_and_each_has_its_figure(write_source):
-    ask, tell = 'results.guess({}, "a", ...)', 'results.compare_guess({}, "b")'
-    for cells, said in (
-        ((ask.format(1), tell.format(1), ask.format(2), tell.format(2)), None),
-        ((ask.format(2), tell.format(2)), "guess 2 is the lab's guess 1"),
-        ((ask.format(1),), "guess 1 is asked for, and no figure is set beside it"),
-        ((tell.format(1),), "a figure is set beside guess 1, and nobody asks for it"),
+def test_guesses_are_numbered_and_compared(write_source):
+    ask, compare = 'results.guess({}, "a", ...)', 'results.compare_guess({}, "b")'
+    for cells, message in (
+        ((ask.format(1), compare.format(1), ask.format(2), compare.format(2)), None),
+        ((ask.format(2), compare.format(2)), "guess 2 is the lab's guess 1"),
+        ((ask.format(1),), "guess 1 is never compared with a figure"),
+        ((compare.format(1),), "guess 1 is compared, but never asked for"),
     ):
         problems = [problem for problem in lint.lint(write_source("[markdown]\n# # T", *cells)) if "guess" in problem]
-        assert len(problems) == (said is not None)
-        assert all(said in problem for problem in problems)
+        assert len(problems) == (message is not None)
+        assert all(message in problem for problem in problems)
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_guesses_are_numbered_and_each_has_its_figure(write_source):
         ("The check allows `30 ms`.", "", "'30 ms'"),
     ],
 )
-def test_a_result_in_prose_needs_a_source(write_source, prose, anywhere, in_notes):
+def test_results_in_prose_need_a_source(write_source, prose, anywhere, in_notes):
     for tags, expected in (("", anywhere), (' tags=["instructor"]', anywhere or in_notes)):
         problems = lint.lint(write_source("[markdown]\n# # T", f"[markdown]{tags}\n# {prose}"))
         assert [expected in problem and "has no source" in problem for problem in problems] == [True] * bool(expected)
@@ -193,10 +193,10 @@ def test_a_result_in_prose_needs_a_source(write_source, prose, anywhere, in_note
         "Twice as fast, or four times as many weights; 16 numbers at a time, 3 times.",
     ],
 )
-def test_what_is_no_result_needs_none(write_source, prose):
+def test_other_figures_need_no_source(write_source, prose):
     source = write_source("[markdown]\n# # T", f'[markdown] tags=["instructor"]\n# {prose}')
     assert lint.lint(source) == []
 
 
-def test_what_an_exercise_gives_is_no_result(write_source):
+def test_figures_in_code_need_no_source(write_source):
     assert lint.lint(write_source("[markdown]\n# # T\n#\n# Given `2 GB/s`:\n#\n# ```\n# 3 images/s\n# ```")) == []

@@ -11,11 +11,11 @@ SOLUTION = """def twice(n):
     ### END SOLUTION"""
 
 
-def test_a_change_replaces_its_text_wherever_that_is():
+def test_a_change_replaces_each_occurrence():
     assert Change(before="n", after="m").apply("n + n") == "m + m"
 
 
-def test_a_change_without_text_to_replace_is_the_whole_solution():
+def test_a_change_without_before_replaces_the_solution():
     assert Change(after="    return 2 * n\n").apply(SOLUTION) == (
         "def twice(n):\n    ### BEGIN SOLUTION\n    return 2 * n\n"
     )
@@ -23,19 +23,19 @@ def test_a_change_without_text_to_replace_is_the_whole_solution():
 
 
 @pytest.mark.parametrize("change", [Change(before="3 * n", after="n"), Change(below="def thrice(n):", after="n")])
-def test_a_change_of_text_that_is_no_longer_there_is_refused(change):
+def test_changes_of_missing_text_are_refused(change):
     with pytest.raises(LabError, match="plant another mistake"):
         change.apply(SOLUTION)
 
 
 @pytest.mark.parametrize("source", sources.labs(), ids=lambda source: source.stem)
-def test_each_change_fits_its_solution(source):
+def test_every_change_applies_to_its_solution(source):
     exercises = sources.exercises(sources.read(source))
     for load in (mistakes.planted, mistakes.right):
         changes = load(source.stem[:2])
         assert changes.keys() == exercises.keys()
-        for exercise, of_exercise in changes.items():
-            for change in of_exercise:
+        for exercise, exercise_changes in changes.items():
+            for change in exercise_changes:
                 solution = exercises[exercise].solution
                 assert change.apply(solution) != solution
                 assert bool(change.message) == (load is mistakes.planted)

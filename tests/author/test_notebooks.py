@@ -20,12 +20,12 @@ def by_name(source):
 
 
 @pytest.mark.parametrize("source", LABS, ids=by_name)
-def test_student_notebook_is_what_its_source_gives(source):
+def test_student_notebook_matches_its_source(source):
     assert build.student_path(source).read_text() == notebooks.dumps(build.student(source)), "run ./lab build"
 
 
 @pytest.mark.parametrize("source", LABS, ids=by_name)
-def test_solution_notebook_is_its_source_executed(source):
+def test_solution_notebook_matches_its_source_and_has_run(source):
     assert not build.has_drifted(source), "run ./lab build"
     assert build.has_run(source), "a code cell changed: run ./lab build --execute"
     without = [cell for cell in build.stored(source).cells if cell.cell_type == "code" and not cell.execution_count]
@@ -37,7 +37,7 @@ def test_solution_notebook_is_its_source_executed(source):
 
 
 @pytest.mark.parametrize("source", LABS, ids=by_name)
-def test_student_notebook_gives_nothing_away(source):
+def test_student_notebook_has_no_solutions(source):
     cells = nbformat.read(build.student_path(source), as_version=4).cells
     assert not any(sources.BEGIN in cell.source for cell in cells)
     assert not any(notebooks.INSTRUCTOR in cell.metadata.get("tags", []) for cell in cells)
@@ -45,7 +45,7 @@ def test_student_notebook_gives_nothing_away(source):
 
 
 @pytest.mark.parametrize("source", LABS, ids=by_name)
-def test_no_notebook_names_a_folder_of_the_machine_it_was_made_on(source):
+def test_notebooks_contain_no_local_folders(source):
     for path in (build.student_path(source), build.solution_path(source)):
         text = path.read_text()
         assert str(paths.ROOT) not in text
@@ -60,29 +60,29 @@ def test_stored_solutions_passed_their_checks(source):
     assert verdicts
 
 
-def test_execution_refuses_a_parameter_the_notebook_does_not_have(write_source, tmp_path):
+def test_execution_refuses_unknown_parameters(write_source, tmp_path):
     notebook = sources.read(write_source("QUICK = False", "x = 1"))
     notebook.cells[0].metadata["tags"] = ["parameters"]
-    with pytest.raises(LabError, match="no parameter 'QUIKC': it has QUICK"):
+    with pytest.raises(LabError, match="no parameter 'QUIKC', only QUICK"):
         execution.execute(notebook, "misspelt", tmp_path, QUIKC=True)
 
 
-def test_execution_notices_a_kernel_that_leaves_early(write_source, tmp_path):
+def test_execution_fails_if_the_kernel_exits_early(write_source, tmp_path):
     notebook = sources.read(write_source("import sys", "sys.exit(0)", "x = 1"))
     with pytest.raises(execution.ExecutionError, match=r"cell 1 |ended early"):
         execution.execute(notebook, "leaves", tmp_path)
 
 
-def test_a_failing_notebook_is_kept_for_reading_with_its_cell_named(write_source, tmp_path):
+def test_a_failing_notebook_is_kept_and_its_cell_named(write_source, tmp_path):
     notebook = sources.read(write_source("x = 1", "1 / 0", "y = 2"))
     with pytest.raises(execution.ExecutionError, match=r"cell 1 failed: ZeroDivisionError.*kept: .*fails\.ipynb"):
         execution.execute(notebook, "fails", tmp_path)
     assert "ZeroDivisionError" in (paths.STATE / "executed" / "fails.ipynb").read_text()
 
 
-def test_execution_uses_this_environment_whatever_the_notebook_names(write_source, tmp_path):
+def test_execution_always_uses_this_environment(write_source, tmp_path):
     notebook = sources.read(write_source("import sys", "print(sys.prefix)"))
-    notebook.metadata.kernelspec.name = "somebody-elses"
+    notebook.metadata.kernelspec.name = "another-kernel"
     done = execution.execute(notebook, "elsewhere", tmp_path)
     assert done.cells[1].outputs[0].text.strip() == str(paths.ROOT / ".venv")
 
@@ -91,7 +91,7 @@ TRANSPORT = "from ipykernel import get_connection_info\nprint(get_connection_inf
 
 
 def compare_by_nbval(notebook, printed, folder):
-    """Have nbval run a notebook as it runs the solutions, and compare what its cells print, by their places."""
+    """Run a notebook with nbval like the solutions, and compare the printed output of cells, by index."""
     for place, cell in enumerate(notebook.cells):
         cell.execution_count = place + 1
         if place in printed:
@@ -105,7 +105,7 @@ def compare_by_nbval(notebook, printed, folder):
 
 
 @pytest.mark.slow
-def test_nbval_and_papermill_run_a_lab_small_by_its_parameter(write_source, tmp_path):
+def test_nbval_and_papermill_set_quick(write_source, tmp_path):
     notebook = sources.read(write_source("QUICK = False", "print(QUICK)"))
     notebook.cells[0].metadata["tags"] = ["parameters"]
     compare_by_nbval(notebook, {1: "True\n"}, tmp_path)
@@ -114,7 +114,7 @@ def test_nbval_and_papermill_run_a_lab_small_by_its_parameter(write_source, tmp_
         assert done.cells[1].outputs[0].text == f"{quick}\n"
 
 
-def test_build_keeps_outputs_while_only_prose_changes(write_source, tmp_path, monkeypatch):
+def test_build_keeps_outputs_if_only_prose_changes(write_source, tmp_path, monkeypatch):
     monkeypatch.setattr(paths, "NOTEBOOKS", tmp_path / "students")
     monkeypatch.setattr(paths, "SOLUTIONS", tmp_path)
     (tmp_path / "students").mkdir()
@@ -137,7 +137,7 @@ def test_build_keeps_outputs_while_only_prose_changes(write_source, tmp_path, mo
     assert '"outputs": []' in solution.read_text()
 
 
-def test_a_stored_notebook_is_stale_once_its_code_or_its_checks_change(write_source, tmp_path, monkeypatch):
+def test_a_stored_notebook_is_stale_if_its_code_or_checks_change(write_source, tmp_path, monkeypatch):
     checks = tmp_path / "labkit" / "exercises" / "lab42.py"
     checks.parent.mkdir(parents=True)
     checks.write_text("lab = 42")
@@ -162,7 +162,7 @@ def test_a_stored_notebook_is_stale_once_its_code_or_its_checks_change(write_sou
 
 @pytest.fixture
 def executed(write_source, tmp_path, monkeypatch):
-    """A lab of two cells as it is stored after a run, which is made up."""
+    """A lab of two cells, stored with synthetic outputs."""
     monkeypatch.setattr(paths, "NOTEBOOKS", tmp_path / "students")
     (tmp_path / "students").mkdir()
     source = write_source("[markdown]\n# # Title", "print(6 * 7)", "print(6 * 8)")
@@ -179,26 +179,26 @@ def outputs(source):
 
 
 @pytest.mark.parametrize(
-    ("cells", "kept"),
+    ("cells", "expected"),
     [
         (("print(6 * 7)", "print(6 * 8)", "new = 1"), ["42\n", "48\n", ""]),
         (("new = 1", "print(6 * 7)", "new = 2", "print(6 * 8)"), ["", "42\n", "", "48\n"]),
         (("print(6 * 7)", "print(6 * 9)"), ["", ""]),  # one changed
         (("print(6 * 7)", "new = 1"), ["", ""]),
-        (("print(6 * 8)",), [""]),  # one is gone
+        (("print(6 * 8)",), [""]),  # one removed
         (("print(6 * 8)", "print(6 * 7)"), ["", ""]),  # another order
     ],
 )
-def test_build_keeps_outputs_while_code_cells_are_only_added(executed, write_source, cells, kept):
+def test_build_keeps_outputs_if_code_cells_are_only_added(executed, write_source, cells, expected):
     write_source("[markdown]\n# # Another title", *cells)
     build.build(executed)
-    assert outputs(executed) == kept
-    assert build.has_run(executed) == any(kept)
+    assert outputs(executed) == expected
+    assert build.has_run(executed) == any(expected)
     assert not build.is_executed(executed)
     assert not build.has_drifted(executed)
 
 
-def test_a_solution_notebook_shows_the_answer_without_markers_and_is_its_source(write_source, tmp_path, monkeypatch):
+def test_a_solution_notebook_has_no_markers_and_matches_its_source(write_source, tmp_path, monkeypatch):
     monkeypatch.setattr(paths, "NOTEBOOKS", tmp_path / "students")
     (tmp_path / "students").mkdir()
     answer = "def f():\n    ### BEGIN SOLUTION\n    print(6 * 7)\n    ### END SOLUTION"

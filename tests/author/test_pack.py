@@ -1,4 +1,4 @@
-"""A pack: how it is made, and set-up from it with `./lab setup --from`, with a stand-in for uv."""
+"""Building a pack, and set-up from it with `./lab setup --from`, with a stub for uv."""
 
 import shutil
 import subprocess
@@ -12,12 +12,12 @@ from labkit import cli
 from labkit.system import paths
 from labkit_author import pack
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not shutil.which("git"), reason="a pack takes git")]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not shutil.which("git"), reason="building a pack needs git")]
 
 
 @pytest.fixture
-def quick(monkeypatch, tmp_path):
-    """Let the set-up that is packed be a stand-in, and all files be committed."""
+def stubbed(monkeypatch, tmp_path):
+    """Stub the set-up for the pack, and pretend that all files are committed."""
 
     def set_up(kit, with_python):
         for name in ("uv/bin/uv", "cache/wheel", *["pythons/cpython-3.11/python"] * with_python):
@@ -32,15 +32,15 @@ def quick(monkeypatch, tmp_path):
 
 
 @pytest.fixture
-def made(quick, tmp_path):
-    """A pack on a stick."""
+def packed(stubbed, tmp_path):
+    """A pack on a USB stick."""
     pack.make(tmp_path / "a stick")
     return tmp_path / "a stick"
 
 
 @pytest.fixture
 def laptop(tmp_path):
-    """A checkout that the pack fits, on a machine without uv and without a compiler."""
+    """A checkout that matches the pack, on a machine without uv and without a compiler."""
     checkout = Checkout(tmp_path)
     for tool in ("g++", "make", "uv"):
         (checkout.path / tool).unlink()
@@ -49,41 +49,41 @@ def laptop(tmp_path):
 
 def make(monkeypatch, capsys, folder) -> tuple[int, str, str]:
     monkeypatch.setattr("sys.argv", ["lab", "pack", "--out", str(folder)])
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as exit:
         cli.main()
-    return left.value.code or 0, *capsys.readouterr()
+    return exit.value.code or 0, *capsys.readouterr()
 
 
 # Set-up from a pack
 
 
-def test_a_pack_from_another_kind_of_cpu_is_told_apart(made, laptop):
+def test_a_pack_for_another_cpu_type_is_refused(packed, laptop):
     laptop.program("uname", "#!/bin/sh\n[ $1 = -m ] && echo aarch64 || echo Linux aarch64\n")
     laptop.program("tar", f'#!/bin/sh\n{shutil.which("tar")} "$@" && echo not for here >.lab/uv/bin/uv\n')
-    code, _, err = laptop.run("setup", "--from", str(made))
+    code, _, err = laptop.run("setup", "--from", str(packed))
     assert code == 2
-    assert err == "lab: the pack's programs don't run here, on aarch64: make one on such a machine (./lab pack).\n"
+    assert err == "lab: the pack's programs don't run on aarch64: create a pack on such a machine (./lab pack).\n"
 
 
-def test_a_pack_sets_up_offline_without_a_compiler(made, laptop):
-    code, out, err = laptop.run("setup", "--from", str(made))
+def test_a_pack_sets_up_offline_without_a_compiler(packed, laptop):
+    code, out, err = laptop.run("setup", "--from", str(packed))
     assert (code, err) == (0, "")
-    assert out.endswith(f"labkit setup --from {made}\n")
-    assert {call.split()[0] for call in laptop.read("uv-calls").splitlines()} == {"1"}, "uv was let online"
+    assert out.endswith(f"labkit setup --from {packed}\n")
+    assert {call.split()[0] for call in laptop.read("uv-calls").splitlines()} == {"1"}, "uv was allowed online"
     assert sorted(laptop.made()) == ["horovod", "packages"]
     assert (laptop.folder / ".lab/pythons/cpython-3.11/python").exists()
-    assert not (laptop.folder / ".lab/cache").exists(), "it takes space"
-    assert laptop.run("doctor")[1] == "labkit doctor\n", "it was not set up"
+    assert not (laptop.folder / ".lab/cache").exists(), "the cache wastes space"
+    assert laptop.run("doctor")[1] == "labkit doctor\n", "the kit was not set up"
 
 
 @pytest.mark.parametrize("relative", ["a stick", "../a stick/", "a stick/."])
-def test_a_pack_is_found_from_where_the_command_is_typed(made, laptop, relative):
-    where = made.parent / ("kit" if relative.startswith("..") else "")
-    (made.parent / "other/a stick").mkdir(parents=True)
+def test_a_relative_path_starts_in_the_current_folder(packed, laptop, relative):
+    cwd = packed.parent / ("kit" if relative.startswith("..") else "")
+    (packed.parent / "other/a stick").mkdir(parents=True)
     done = subprocess.run(
         [laptop.folder / "lab", "setup", f"--from={relative}"],
-        cwd=where,
-        env={"PATH": str(laptop.path), "PYTHONPATH": str(laptop.folder), "CDPATH": str(made.parent / "other")},
+        cwd=cwd,
+        env={"PATH": str(laptop.path), "PYTHONPATH": str(laptop.folder), "CDPATH": str(packed.parent / "other")},
         capture_output=True,
         text=True,
         timeout=60,
@@ -92,27 +92,27 @@ def test_a_pack_is_found_from_where_the_command_is_typed(made, laptop, relative)
 
 
 @pytest.mark.parametrize("damage", ["truncated", "altered", "missing"])
-def test_a_damaged_file_is_named_and_nothing_is_installed(made, laptop, damage):
-    file = made / "packages.tar.gz"
+def test_a_damaged_file_is_named_and_nothing_is_installed(packed, laptop, damage):
+    file = packed / "packages.tar.gz"
     content = file.read_bytes()
     file.write_bytes(content[:-1] if damage == "truncated" else content[:-1] + b"?")
     if damage == "missing":
         file.unlink()
-    code, _, err = laptop.run("setup", "--from", str(made))
+    code, _, err = laptop.run("setup", "--from", str(packed))
     assert code == 2
     assert "packages.tar.gz: FAILED" in err
     assert "The pack is damaged: copy it again." in err
     assert laptop.read("uv-calls") == ""
 
 
-def test_a_pack_of_other_locks_is_refused(made, laptop):
+def test_a_pack_with_other_locks_is_refused(packed, laptop):
     with (laptop.folder / "uv.lock").open("a") as lock:
         lock.write("\n")
-    assert_one_line(laptop.run("setup", "--from", str(made)), "for another version of the kit")
+    assert_one_line(laptop.run("setup", "--from", str(packed)), "for another version of the kit")
 
 
 @pytest.mark.parametrize(
-    ("source", "told"),
+    ("source", "message"),
     [
         ("nowhere", "there is no folder nowhere"),
         (".", "is not a pack: it has no SHA256SUMS"),
@@ -123,62 +123,62 @@ def test_a_pack_of_other_locks_is_refused(made, laptop):
         ),
     ],
 )
-def test_a_wrong_source_is_reported_in_one_line(laptop, source, told):
-    assert_one_line(laptop.run("setup", f"--from={source}"), told)
+def test_a_wrong_source_is_reported_in_one_line(laptop, source, message):
+    assert_one_line(laptop.run("setup", f"--from={source}"), message)
 
 
-# Making a pack
+# Building a pack
 
 
-def test_a_pack_has_the_kit_as_committed_and_checks_by_its_own_sums(quick, monkeypatch, capsys, tmp_path):
+def test_a_pack_contains_the_committed_kit_and_valid_checksums(stubbed, monkeypatch, capsys, tmp_path):
     folder = tmp_path / "pack"
-    for _ in range(2):  # also in place of one that is there
+    for _ in range(2):  # the second replaces the first
         code, out, _ = make(monkeypatch, capsys, folder)
         assert code == 0
         assert "5 files, 0.0" in out
     done = subprocess.run(["sha256sum", "--check", "--strict", pack.SUMS], cwd=folder, capture_output=True, text=True)
     assert (done.returncode, done.stdout.count(": OK")) == (0, 4)
-    assert all(file.stat().st_mode & 0o044 == 0o044 for file in folder.iterdir()), "not for all to read"
+    assert all(file.stat().st_mode & 0o044 == 0o044 for file in folder.iterdir()), "not readable for all"
     with tarfile.open(folder / "kit.tar.gz") as kit:
         assert f"{pack.KIT}/lab" in kit.getnames()
     assert not pack.BUILD.exists()
 
 
-def test_python_can_be_left_out(quick, tmp_path):
+def test_python_can_be_left_out(stubbed, tmp_path):
     pack.make(tmp_path / "pack", with_python=False)
     with tarfile.open(tmp_path / "pack/packages.tar.gz") as packages:
         assert ".lab/uv/bin/uv" in packages.getnames()
-        wanted = packages.extractfile(".python-version").read().decode()
-        assert sys.version.startswith(f"{wanted.strip()}."), "the wheels are this Python's"
+        version = packages.extractfile(".python-version").read().decode()
+        assert sys.version.startswith(f"{version.strip()}."), "the wheels are for this Python"
         assert ".lab/pythons/cpython-3.11" not in packages.getnames()
 
 
-def test_an_unfinished_pack_has_no_sums(made, monkeypatch, capsys):
+def test_an_unfinished_pack_has_no_checksums(packed, monkeypatch, capsys):
     monkeypatch.setattr(pack, "_set_up", lambda *_: (_ for _ in ()).throw(pack.LabError("the set-up failed.")))
-    assert_one_line(make(monkeypatch, capsys, made), "the set-up failed")
-    assert not (made / pack.SUMS).exists()
+    assert_one_line(make(monkeypatch, capsys, packed), "the set-up failed")
+    assert not (packed / pack.SUMS).exists()
 
 
-def test_a_folder_with_other_files_is_left_alone(quick, monkeypatch, capsys, tmp_path):
+def test_a_folder_with_other_files_is_left_alone(stubbed, monkeypatch, capsys, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/thesis").write_text("mine")
-    assert_one_line(make(monkeypatch, capsys, tmp_path / "mine"), "has other files in it")
+    assert_one_line(make(monkeypatch, capsys, tmp_path / "mine"), "contains other files")
     assert [file.name for file in (tmp_path / "mine").iterdir()] == ["thesis"]
 
 
-def test_too_little_space_is_reported_before_anything_is_made(quick, monkeypatch, capsys, tmp_path):
+def test_too_little_space_is_reported_before_building(stubbed, monkeypatch, capsys, tmp_path):
     usage = shutil.disk_usage(tmp_path)._replace(free=1000)
     monkeypatch.setattr(pack.shutil, "disk_usage", lambda _: usage)
-    assert_one_line(make(monkeypatch, capsys, tmp_path / "pack"), "0.0 GB free, and 2 GB are needed")
+    assert_one_line(make(monkeypatch, capsys, tmp_path / "pack"), "0.0 GB free, but 2 GB are needed")
     assert not pack.BUILD.exists()
 
 
-def test_changes_that_are_not_committed_are_refused(monkeypatch, capsys, tmp_path):
+def test_uncommitted_changes_are_refused(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(pack, "_run", lambda *command: (" M lab",))
     assert_one_line(make(monkeypatch, capsys, tmp_path / "pack"), "git commit or git stash")
 
 
-def test_the_readme_names_what_there_is():
+def test_the_readme_names_the_files():
     text = (paths.ENV / "pack/README.txt").read_text()
     for part in (pack.SUMS, pack.KIT, "kit.tar.gz", "locks.sha256", "packages.tar.gz"):
         assert part in text

@@ -9,7 +9,7 @@ from labkit_author import build, picture
 
 
 def notebook(*pictures: tuple[bytes, str]):
-    """Return a notebook whose cells show these pictures, each with its alternative text."""
+    """Return a notebook that shows these pictures, each with its alternative text."""
     html = [f'<img src="data:image/png;base64,{base64.b64encode(png).decode()}" alt="{alt}">' for png, alt in pictures]
     outputs = [nbformat.v4.new_output("display_data", {"text/html": text}) for text in html]
     cells = [nbformat.v4.new_markdown_cell("## 1"), nbformat.v4.new_code_cell("1", outputs=outputs)]
@@ -29,7 +29,7 @@ def root(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_it_is_copied_once(root, monkeypatch):
+def test_the_picture_is_copied_once(root, monkeypatch):
     page = notebook((b"other", "Speed"), (b"right", f"{picture.ALT} of training: 1 rank"))
     monkeypatch.setattr(build, "stored", lambda source: page)
     assert picture.write() == root / picture.FILE
@@ -46,5 +46,5 @@ def test_without_outputs_the_file_stays(root, monkeypatch):
 
 def test_a_changed_alternative_text_is_reported(root, monkeypatch):
     monkeypatch.setattr(build, "stored", lambda source: notebook((b"other", "Speed")))
-    with pytest.raises(LabError, match=r"correct picture\.ALT"):
+    with pytest.raises(LabError, match=r"update picture\.ALT"):
         picture.write()

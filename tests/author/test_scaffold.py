@@ -13,14 +13,14 @@ from labkit_author import build, lint, minutes, scaffold, skeletons, sources
 
 LAB = sources.find("09")
 LABS = [
-    pytest.param(lab, id=lab.stem, marks=[pytest.mark.slow] * (lab != LAB))  # one will do for `--fast`
+    pytest.param(lab, id=lab.stem, marks=[pytest.mark.slow] * (lab != LAB))  # one is enough for `--fast`
     for lab in sources.labs()
 ]
 
 
 @pytest.fixture
 def checkout(tmp_path, monkeypatch):
-    """A copy of the files that a new exercise touches, and those that lint reads."""
+    """A copy of the files that a new exercise changes, and that lint reads."""
     for name in ("solutions", "labkit", "labkit_classroom", "docs"):
         shutil.copytree(paths.ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("*.ipynb", "__pycache__"))
     (tmp_path / "solutions" / "mistakes").mkdir(exist_ok=True)
@@ -32,23 +32,23 @@ def checkout(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("source", LABS)
 @pytest.mark.parametrize("script", [False, True])
-def test_each_lab_can_get_another_exercise(checkout, source, script):
+def test_any_lab_can_get_another_exercise(checkout, source, script):
     source = checkout / "solutions" / source.name
     before = [exercise.name for exercise in sources.exercises(sources.read(source)).values()]
     number, (_, checks, *rest) = scaffold.new_exercise(source, script)
     name = f"{'total' if script else 'twice'}_{number}"
     assert [exercise.name for exercise in sources.exercises(sources.read(source)).values()] == [*before, name]
-    registered = [int(found) for found in re.findall(r"^@lab\.exercise\(\s*(\d+),", checks.read_text(), re.M)]
+    registered = [int(digits) for digits in re.findall(r"^@lab\.exercise\(\s*(\d+),", checks.read_text(), re.M)]
     assert registered == list(range(1, number + 1))
     assert lint.lint(source) == []
-    assert any(name in left for left in lint.leftovers(source))
+    assert any(name in line for line in lint.leftovers(source))
     planted = tomllib.loads((paths.SOLUTIONS / "mistakes" / f"{source.stem[:2]}.toml").read_text())[str(number)]
     solution = sources.exercises(sources.read(source))[number].solution
     assert all(change["before"] in solution for change in [*planted["mistakes"], *planted["right"]])
     assert (checks.with_name(f"lab{source.stem[:2]}_{name}.py") in rest) == script
 
 
-def test_a_section_without_minutes_to_do_gets_some(checkout):
+def test_new_exercises_get_minutes_unless_their_section_has_some(checkout):
     source = checkout / "solutions" / LAB.name
     before = minutes.plan(source)
     assert before[7].do == 0  # section 8, the last before the questions
@@ -77,7 +77,7 @@ def test_stored_outputs_stay(checkout, monkeypatch):
     assert [cell.source for cell in stored if "twice_" in cell.source and cell.execution_count] == []
 
 
-def test_the_guide_shows_the_skeleton_as_it_is():
+def test_the_guide_shows_the_skeleton():
     guide = (paths.ROOT / "docs" / "writing-labs.md").read_text()
     for template in (skeletons.FUNCTION.text, skeletons.FUNCTION.check, skeletons.FUNCTION.mistakes):
         assert template.substitute(n=6).strip("\n") in guide
@@ -85,7 +85,7 @@ def test_the_guide_shows_the_skeleton_as_it_is():
 
 @pytest.mark.parametrize("exercise", [skeletons.FUNCTION, skeletons.SCRIPT], ids=lambda exercise: exercise.name)
 def test_the_skeleton_passes_its_own_tests(exercise, tmp_path, monkeypatch, capsys):
-    """Its check passes the solution and the other right answer, and reports each planted mistake."""
+    """The check passes the solution and the alternative answer, and reports each planted mistake."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "work").mkdir()
     names = {"n": "1", "lab": "42"}

@@ -1,4 +1,4 @@
-"""The site: every lab is there, answers folded, nothing of the instructor's; links and pictures are whole."""
+"""The site has every lab, with folded answers and no instructor's cells; links and pictures work."""
 
 import re
 from collections import Counter
@@ -19,12 +19,12 @@ IMAGE = re.compile(r"<img\b[^>]*>")
 
 
 def texts(cell):
-    """Give a cell's source and its outputs as pages."""
+    """Return a cell's source and its HTML outputs."""
     return [cell.source, *(output.get("data", {}).get("text/html", "") for output in cell.get("outputs", []))]
 
 
 def headings(page):
-    """Give the fragments that a prepared page's headings have."""
+    """Return the fragments of a prepared page's headings."""
     if page.suffix == ".md":
         prose = page.read_text()
     else:
@@ -35,17 +35,17 @@ def headings(page):
 
 
 @pytest.mark.parametrize("info", LABS)
-def test_a_lab_is_whole_but_for_what_is_the_instructors(info):
+def test_a_lab_is_complete_except_for_instructors_cells(info):
     shown = site.lab(info)
     code = {cell.id: cell for cell in shown.cells if cell.cell_type == "code"}
     stored = nbformat.read(info.solution, as_version=4).cells
-    of_instructor = [cell for cell in stored if notebooks.INSTRUCTOR in cell.metadata.get("tags", [])]
-    assert of_instructor, "no cell is tagged `instructor`: what should whoever teaches this know?"
+    for_instructor = [cell for cell in stored if notebooks.INSTRUCTOR in cell.metadata.get("tags", [])]
+    assert for_instructor, "no cell is tagged `instructor`: what should the instructor know?"
     page = "\n".join(text for cell in shown.cells for text in texts(cell))
-    for cell in of_instructor:
+    for cell in for_instructor:
         assert cell.source not in page
     for cell in stored:
-        if cell.cell_type == "code" and cell not in of_instructor:
+        if cell.cell_type == "code" and cell not in for_instructor:
             assert code[cell.id].source == cell.source
             assert len(code[cell.id].outputs) == len(cell.outputs)
 
@@ -93,13 +93,13 @@ def test_a_picture_without_alternative_text_is_an_error(monkeypatch):
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory):
-    """Make the folder that Sphinx reads."""
+    """Prepare the folder that Sphinx reads."""
     folder = tmp_path_factory.mktemp("a site") / "prepared"
     site.prepare(folder)
     return folder
 
 
-def test_every_lab_and_document_is_there_and_every_link_leads_somewhere(prepared):
+def test_all_labs_and_documents_exist_and_links_work(prepared):
     pages = [*prepared.glob("*.md"), *prepared.glob("docs/*.md"), *prepared.glob("notebooks/*")]
     names = {str(page.relative_to(prepared)) for page in pages}
     assert names >= {f"notebooks/{lab.name}.ipynb" for lab in catalogue.labs()}
@@ -108,15 +108,15 @@ def test_every_lab_and_document_is_there_and_every_link_leads_somewhere(prepared
     followed = Counter()
     for page in pages:
         for target, fragment in site.links(page):
-            wanted = page.parent / target
-            assert wanted.is_file(), f"{page.name}: {target}"
-            assert not fragment or fragment[1:] in headings(wanted), f"{page.name}: {target}{fragment}"
-            followed[wanted.name] += 1
+            linked = page.parent / target
+            assert linked.is_file(), f"{page.name}: {target}"
+            assert not fragment or fragment[1:] in headings(linked), f"{page.name}: {target}{fragment}"
+            followed[linked.name] += 1
     assert followed["glossary.md"] > 100
     assert followed["environment.yml"] == 1
 
 
-def test_the_front_page_has_agenda_commands_and_a_picture_of_a_stored_run(prepared):
+def test_the_front_page_has_agenda_commands_and_a_stored_picture(prepared):
     front = (prepared / "index.md").read_text()
     assert "{{" not in front
     for lab in catalogue.labs():
@@ -127,18 +127,18 @@ def test_the_front_page_has_agenda_commands_and_a_picture_of_a_stored_run(prepar
 
 
 @pytest.mark.parametrize("content", ["file", "folder"])
-def test_what_is_no_site_is_not_replaced(tmp_path, content):
+def test_other_files_are_not_replaced(tmp_path, content):
     out = tmp_path / "out"
-    kept = out if content == "file" else out / "thesis.md"
-    kept.parent.mkdir(exist_ok=True)
-    kept.write_text("mine")
-    with pytest.raises(LabError, match="holds something else than a site"):
+    thesis = out if content == "file" else out / "thesis.md"
+    thesis.parent.mkdir(exist_ok=True)
+    thesis.write_text("mine")
+    with pytest.raises(LabError, match="contains files other than a site"):
         site.build(out)
-    assert kept.read_text() == "mine"
+    assert thesis.read_text() == "mine"
 
 
 class Html(HTMLParser):
-    """What a page loads, links to, and names."""
+    """A page's resources, links, ids and images."""
 
     def __init__(self, text):
         super().__init__()
@@ -160,7 +160,7 @@ class Html(HTMLParser):
 
 
 @pytest.mark.slow
-def test_the_site_is_whole_and_needs_nothing_from_elsewhere(built_site):
+def test_the_site_is_complete_and_self_contained(built_site):
     out = built_site
     assert not (out / "of-another-day.html").exists()
     pages = {path: Html(path.read_text()) for path in out.rglob("*.html") if "_static" not in path.parts}

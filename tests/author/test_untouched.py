@@ -1,4 +1,4 @@
-"""Each student notebook, untouched, runs to its closing table: every exercise continues with the kit's solution."""
+"""Each untouched student notebook reaches its closing table: exercises continue with the kit's solution."""
 
 import nbformat
 import pytest

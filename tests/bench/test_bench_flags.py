@@ -9,12 +9,12 @@ from labkit.system.errors import LabError
 
 
 def test_each_flag_is_a_field_of_the_configuration():
-    found = {action.dest for action in flags.parser()._actions} - {"help", "data_name"}
-    assert found == {field.name for field in dataclasses.fields(BenchConfig)}
+    names = {action.dest for action in flags.parser()._actions} - {"help", "data_name"}
+    assert names == {field.name for field in dataclasses.fields(BenchConfig)}
     assert flags.parse([]) == BenchConfig()
 
 
-def test_the_library_is_tensorflows_own_choice_unless_set():
+def test_onednn_is_tensorflows_choice_unless_set():
     assert flags.parse([]).mkl is None
     assert flags.parse(["--mkl=True"]).mkl is True
     assert flags.parse(["--nomkl"]).mkl is False
@@ -38,30 +38,30 @@ def test_the_command_of_2018_is_understood():
     ("args", "message"),
     [
         ("--modle=resnet50", "unrecognized arguments: --modle=resnet50"),
-        ("--batch=16", "unrecognized arguments: --batch=16"),  # nothing is guessed from a beginning
+        ("--batch=16", "unrecognized arguments: --batch=16"),  # no abbreviations
         ("--batch_size=0", "--batch_size: 0 is less than 1"),
-        ("--batch_size=many", "invalid whole number value: 'many'"),
+        ("--batch_size=many", "invalid integer value: 'many'"),
         ("--forward_only=maybe", "'maybe' is neither true nor false"),
         ("--model=alexnet", "invalid choice: 'alexnet'"),
         ("--device=gpu", "invalid choice: 'gpu'"),
-        ("--model=mnist --data_name=imagenet", "--model=mnist takes --data_name=mnist, not imagenet"),
+        ("--model=mnist --data_name=imagenet", "--model=mnist needs --data_name=mnist, not imagenet"),
         ("--json no/such/folder/x.json", "no folder no/such/folder to write x.json to"),
         ("--nomkl --data_format=NCHW", "NCHW needs oneDNN"),
-        ("--framework=pytorch --model=vgg16", "--framework=pytorch has models resnet50, "),
+        ("--framework=pytorch --model=vgg16", "--framework=pytorch supports models resnet50, "),
         ("--framework=pytorch --optimizer=adam", "optimizers sgd, momentum"),
-        ("--framework=pytorch --xla_compile", "has no --xla_compile"),
-        ("--framework=pytorch --trace_file=trace.json", "has no --trace_file"),
+        ("--framework=pytorch --xla_compile", "doesn't support --xla_compile"),
+        ("--framework=pytorch --trace_file=trace.json", "doesn't support --trace_file"),
         ("--torch_compile", "--torch_compile needs --framework=pytorch"),
     ],
 )
-def test_what_makes_no_sense_is_one_line(args, message):
+def test_invalid_flags_are_one_line_errors(args, message):
     with pytest.raises(LabError) as error:
         flags.parse(args.split())
     assert message in str(error.value)
     assert "\n" not in str(error.value)
 
 
-def test_flags_given_again_are_the_same_flags(tmp_path):
+def test_a_configuration_survives_a_round_trip_through_flags(tmp_path):
     config = flags.parse(["--model=mnist", "--nofused_batch_norm", "--use_fp16", "--mkl=false", f"--json={tmp_path}/x"])
     again = flags.parse(flags.as_flags(config))
     assert again == config
@@ -72,25 +72,25 @@ def test_flags_given_again_are_the_same_flags(tmp_path):
     ]
 
 
-def test_flags_for_the_library_become_its_variables(monkeypatch):
+def test_library_flags_become_environment_variables(monkeypatch):
     environ = {"OMP_NUM_THREADS": "7", "TORCHINDUCTOR_CACHE_DIR": "/cache"}
     monkeypatch.setattr(os, "environ", environ)
     flags.set_variables(flags.parse(["--num_intra_threads=3", "--kmp_blocktime=1", "--kmp_affinity=compact"]))
-    others = {
+    common = {
         "KMP_BLOCKTIME": "1",
         "KMP_AFFINITY": "compact",
         "TF_CPP_MIN_LOG_LEVEL": "2",
         "TF_USE_LEGACY_KERAS": "1",
         "TORCHINDUCTOR_CACHE_DIR": "/cache",
     }
-    assert environ == {"OMP_NUM_THREADS": "7", **others}
+    assert environ == {"OMP_NUM_THREADS": "7", **common}
     flags.set_variables(flags.parse(["--mkl", "--num_intra_threads=3"]))
-    assert environ == {"OMP_NUM_THREADS": "3", "TF_ENABLE_ONEDNN_OPTS": "1", **others}
+    assert environ == {"OMP_NUM_THREADS": "3", "TF_ENABLE_ONEDNN_OPTS": "1", **common}
     flags.set_variables(flags.parse(["--nomkl"]))
     assert environ["TF_ENABLE_ONEDNN_OPTS"] == "0"
 
 
-def test_keras_is_imported_for_horovod_alone(monkeypatch):
+def test_keras_is_imported_only_for_horovod(monkeypatch):
     monkeypatch.setattr(os, "environ", environ := {})
     flags.set_variables(flags.parse(["--variable_update=horovod"]))
     assert "TF_USE_LEGACY_KERAS" not in environ

@@ -41,18 +41,20 @@ ADDED = {
 
 
 @pytest.mark.parametrize("suffix", ADDED)
-def test_each_suffix_adds_what_its_name_says_and_nothing_else(known, suffix):
-    pairs = [(known[name.removesuffix(f"-{suffix}")], one) for name, one in known.items() if name.endswith(suffix)]
+def test_each_suffix_adds_only_its_own_settings(known, suffix):
+    pairs = [
+        (known[name.removesuffix(f"-{suffix}")], extended) for name, extended in known.items() if name.endswith(suffix)
+    ]
     assert pairs
-    for simpler, one in pairs:
+    for base, extended in pairs:
         added = ADDED[suffix]
-        assert one.flags == (*simpler.flags, *added.get("flags", ()))
-        assert one.env == {**simpler.env, **added.get("env", {})}
-        assert one.prefix == (*added.get("prefix", ()), *simpler.prefix)
-        assert one.python == simpler.python
+        assert extended.flags == (*base.flags, *added.get("flags", ()))
+        assert extended.env == {**base.env, **added.get("env", {})}
+        assert extended.prefix == (*added.get("prefix", ()), *base.prefix)
+        assert extended.python == base.python
 
 
-def test_suffixes_have_one_order_and_each_framework_its_own(known):
+def test_suffixes_have_a_fixed_order_and_fit_the_framework(known):
     order = list(configurations.SUFFIXES)
     for name in known:
         suffixes = name.split("-")[1:]
@@ -63,7 +65,7 @@ def test_suffixes_have_one_order_and_each_framework_its_own(known):
     assert {"onednn-threads-bf16-fused-huge", "torch-compile-threads-bf16-huge-interleave", "onednn-xla"} <= set(known)
 
 
-def test_the_command_is_what_one_types():
+def test_the_command_can_be_typed_in_a_shell():
     known = configurations.known(machine(2, smt=2))
     assert known["openmp-threads-interleave"].command("--model=mnist") == (
         "TF_ENABLE_ONEDNN_OPTS=1 OMP_NUM_THREADS=2 KMP_AFFINITY=granularity=fine,compact,1,0 KMP_BLOCKTIME=1 "
@@ -74,83 +76,83 @@ def test_the_command_is_what_one_types():
 
 
 def synthetic_rates(monkeypatch, rates):
-    """Have runs give these rates in turn, or fail; returns who ran, in order."""
-    ran = []
+    """Make runs return these rates one after the other, or fail; return the names of configurations as they run."""
+    names = []
 
     def run_once(configuration, *flags):
-        ran.append(configuration.description)
+        names.append(configuration.description)
         rate = rates[configuration.description].pop(0)
         if isinstance(rate, str):
             raise LabError(rate)
         return {"images_per_second": rate, "gflops": rate / 10}
 
     monkeypatch.setattr(configurations, "run_once", run_once)
-    return ran
+    return names
 
 
-def test_configurations_take_turns_and_what_fails_does_not_stop_the_others(monkeypatch, capsys):
-    ran = synthetic_rates(
+def test_configurations_alternate_and_a_failure_does_not_stop_the_others(monkeypatch, capsys):
+    names = synthetic_rates(
         monkeypatch, {"a": [10.0, 20.0, 5.0], "b": [20.0, 40.0, 10.0], "c": [1.0, "exit status 1. Its last lines:"]}
     )
-    found = configurations.compare({name: Configuration(name) for name in "abc"}, rounds=3)
-    assert "".join(ran) == "abcabcab"
-    assert found.ratio("b", "a") == pytest.approx((2, 2, 2))
-    assert found.rate("a") == pytest.approx(10.0)  # the geometric mean
-    assert found.failed == {"c": "exit status 1. Its last lines:"}
+    comparison = configurations.compare({name: Configuration(name) for name in "abc"}, rounds=3)
+    assert "".join(names) == "abcabcab"
+    assert comparison.ratio("b", "a") == pytest.approx((2, 2, 2))
+    assert comparison.rate("a") == pytest.approx(10.0)  # the geometric mean
+    assert comparison.failed == {"c": "exit status 1. Its last lines:"}
     assert "round 2 of 3  c  failed: exit status 1" in capsys.readouterr().out
 
 
 def test_the_table_has_each_configuration_with_its_ratio(monkeypatch):
     synthetic_rates(monkeypatch, {"a": [10.0, 20.0], "b": [30.0, 60.0], "c": ["no memory", "no memory"]})
-    found = configurations.compare({name: Configuration(name) for name in "abc"}, rounds=2)
+    comparison = configurations.compare({name: Configuration(name) for name in "abc"}, rounds=2)
     with Console(width=100, record=True, quiet=False) as console:
-        console.print(configurations.table(found))
+        console.print(configurations.table(comparison))
     text = console.export_text()
     assert "3.00 (3.00 to 3.00)" in text
     assert "over 2 rounds" in text
     assert "no memory" in text
 
 
-def test_a_comparison_whose_reference_varies_says_so(monkeypatch, capsys):
+def test_a_varying_reference_is_reported(monkeypatch, capsys):
     synthetic_rates(monkeypatch, {"a": [10.0, 6.0, 15.0, 8.0, 12.0], "b": [10.0, 10.1, 10.0, 9.9, 10.0]})
     configurations.compare({name: Configuration(name) for name in "ab"}, rounds=5)
     assert capsys.readouterr().out.endswith("measure again: the reference varied by 34% between rounds\n")
 
 
-def test_a_comparison_on_a_busy_machine_says_so(monkeypatch, capsys):
+def test_a_busy_machine_is_reported(monkeypatch, capsys):
     synthetic_rates(monkeypatch, {"a": [10.0], "b": [30.0]})
     run_once = configurations.run_once
 
     def busy(configuration, *flags):
-        load._report_to_enclosing(load.Others(share=0.31, busy=True, capacity=1.0))
+        load._report_to_enclosing(load.Contention(share=0.31, busy=True, capacity=1.0))
         return run_once(configuration, *flags)
 
     monkeypatch.setattr(configurations, "run_once", busy)
-    found = configurations.compare({name: Configuration(name) for name in "ab"}, rounds=1)
-    told = (
-        "⚠ Meanwhile, other work took 31% of the cores. What was measured is doubtful: measure again when the machine"
+    comparison = configurations.compare({name: Configuration(name) for name in "ab"}, rounds=1)
+    warning = (
+        "⚠ Meanwhile, other work took 31% of the cores. These figures are unreliable: measure again when the machine"
     )
-    assert told in capsys.readouterr().out
-    assert told in configurations.table(found).caption
-    assert json.loads(json.dumps(found.as_dict()))["others"]["share"] == 0.31
+    assert warning in capsys.readouterr().out
+    assert warning in configurations.table(comparison).caption
+    assert json.loads(json.dumps(comparison.as_dict()))["others"]["share"] == 0.31
 
 
-def test_what_is_not_installed_is_left_out_with_the_remedy(monkeypatch, capsys):
+def test_configurations_that_are_not_installed_are_skipped_with_a_remedy(monkeypatch, capsys):
     synthetic_rates(monkeypatch, {"a": [1.0]})
     absent = {
         "no-python": Configuration("b", python=Path("/no/such/python")),
         "no-program": Configuration("c", prefix=("no-such-program",)),
     }
-    found = configurations.compare({"a": Configuration("a"), **absent}, rounds=1)
-    assert list(found.results) == ["a"]
-    assert found.failed["no-python"] == "/no/such/python is not there"
+    comparison = configurations.compare({"a": Configuration("a"), **absent}, rounds=1)
+    assert list(comparison.results) == ["a"]
+    assert comparison.failed["no-python"] == "/no/such/python does not exist"
     assert "no-such-program is not installed: sudo apt-get install no-such-program" in capsys.readouterr().out
 
 
-def test_optional_software_says_how_to_add_it(monkeypatch, known, tmp_path):
+def test_missing_optional_software_is_reported_with_a_remedy(monkeypatch, known, tmp_path):
     absent = tmp_path / "python"
     monkeypatch.setattr(configurations, "OPENMP", absent)
-    assert "With Python 3.11, `./lab setup --openmp` brings it" in Configuration("", absent).missing
+    assert "With Python 3.11, `./lab setup --openmp` installs it" in Configuration("", absent).missing
     monkeypatch.setattr(torch_ranks, "FOLDER", tmp_path)
     assert "(1 GB): ./lab setup --torch" in known["torch"].missing
     monkeypatch.setattr(torch_ranks, "obstacle", lambda: "")
@@ -158,29 +160,31 @@ def test_optional_software_says_how_to_add_it(monkeypatch, known, tmp_path):
     assert known["torch"].missing == ""
     monkeypatch.setattr(configurations.platform, "machine", lambda: "aarch64")
     assert known["torch"].missing == ""
-    assert known["torch-threads"].missing == "Intel's OpenMP has no package for Arm"
+    assert known["torch-threads"].missing == "there is no package of Intel's OpenMP for Arm"
     assert "torch.compile needs a C++ compiler" in known["torch-compile"].missing
 
 
-def test_when_none_can_run_each_reason_is_reported():
-    with pytest.raises(LabError, match=r"no configuration could run\. a: /no/such/python is not there"):
+def test_if_no_configuration_can_run_each_reason_is_reported():
+    with pytest.raises(LabError, match=r"no configuration could run\. a: /no/such/python does not exist"):
         configurations.compare({"a": Configuration("a", python=Path("/no/such/python"))}, rounds=1)
 
 
 def test_an_unknown_name_lists_the_known_ones():
-    with pytest.raises(LabError, match=r"no configuration 'mkl': there are eigen, onednn, torch, openmp, .* -threads"):
+    with pytest.raises(
+        LabError, match=r"no configuration 'mkl': choose from eigen, onednn, torch, openmp, .* -threads"
+    ):
         configurations.choose(["eigen", "mkl"])
     assert tuple(configurations.choose(["all"])) == configurations.LADDER
 
 
 @pytest.mark.slow
-def test_configurations_run_in_their_own_environments_whatever_the_callers_says(monkeypatch):
+def test_configurations_run_in_their_own_environments_not_the_callers(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     known = configurations.known()
     if reason := known["openmp"].missing:
         pytest.skip(reason)
-    found = configurations.compare({name: known[name] for name in ("eigen", "openmp")}, *SMALL, rounds=1)
-    eigen, openmp = (found.results[name][0] for name in ("eigen", "openmp"))
+    comparison = configurations.compare({name: known[name] for name in ("eigen", "openmp")}, *SMALL, rounds=1)
+    eigen, openmp = (comparison.results[name][0] for name in ("eigen", "openmp"))
     assert eigen["environment"]["TF_ENABLE_ONEDNN_OPTS"] == "0"
     assert eigen["versions"]["tensorflow"] == "2.21.0"
     assert openmp["versions"]["tensorflow"] == "2.14.0"
@@ -207,7 +211,7 @@ def test_a_run_has_the_variables_of_its_configuration_and_returns_its_lines(monk
     assert "PYTHONPATH" not in started[1][1]
 
 
-def test_a_run_that_fails_tells_its_last_lines():
+def test_a_failed_run_is_reported_with_its_last_lines():
     with pytest.raises(
         LabError, match=r"exit status 2\. Its last lines:\n(.*\n)*.*unrecognized arguments: --no-such-flag"
     ):

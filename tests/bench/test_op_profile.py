@@ -41,7 +41,7 @@ def test_one_disturbed_step_of_three_changes_nothing(tmp_path):
     assert read_profile(tmp_path, steps=3) == {"Conv2D": 3.0, "Mul": 1.0}
 
 
-def test_an_event_that_contains_operations_is_not_counted_as_well(tmp_path):
+def test_events_that_contain_operations_are_not_counted(tmp_path):
     write(
         tmp_path,
         [
@@ -55,8 +55,8 @@ def test_an_event_that_contains_operations_is_not_counted_as_well(tmp_path):
 
 
 def test_a_folder_without_a_profile_is_an_error(tmp_path):
-    with pytest.raises(LabError, match="holds no profile"):
+    with pytest.raises(LabError, match="contains no profile"):
         read_profile(tmp_path)
     write(tmp_path, [("a:MatMul", 1.0)], plane="/host:metadata")
-    with pytest.raises(LabError, match="holds no profile"):
+    with pytest.raises(LabError, match="contains no profile"):
         read_profile(tmp_path)

@@ -18,18 +18,18 @@ def bench(*flags, env=None):
 
 
 def test_the_statistics_are_those_of_tf_cnn_benchmarks():
-    found = timing.speed(8, [1.0, 2.0, 4.0, 8.0])  # 8, 4, 2, 1 images/s: median 3, deviations 5, 1, 1, 2
-    assert found.mean == pytest.approx(8 / 3.75)  # by the mean time, not the mean speed
-    assert found.uncertainty == pytest.approx(math.sqrt(((8 - 3.75) ** 2 + 0.25**2 + 1.75**2 + 2.75**2) / 4) / 2)
-    assert found.jitter == pytest.approx(1.4826 * 1.5)
-    assert str(found) == "images/sec: 2.1 +/- 1.3 (jitter = 2.2)"
+    speed = timing.speed(8, [1.0, 2.0, 4.0, 8.0])  # 8, 4, 2, 1 images/s: median 3, deviations 5, 1, 1, 2
+    assert speed.mean == pytest.approx(8 / 3.75)  # by the mean time, not the mean speed
+    assert speed.uncertainty == pytest.approx(math.sqrt(((8 - 3.75) ** 2 + 0.25**2 + 1.75**2 + 2.75**2) / 4) / 2)
+    assert speed.jitter == pytest.approx(1.4826 * 1.5)
+    assert str(speed) == "images/sec: 2.1 +/- 1.3 (jitter = 2.2)"
 
 
 @pytest.fixture(scope="module")
 def training(tmp_path_factory):
-    """A run with all it can leave behind."""
+    """Run with all output files; return their folder and the completed process."""
     folder = tmp_path_factory.mktemp("bench")
-    env = {"LABKIT_MADE_UP": 1, "TF_ENABLE_ONEDNN_OPTS": 1}
+    env = {"LABKIT_SYNTHETIC": 1, "TF_ENABLE_ONEDNN_OPTS": 1}
     done = bench(
         f"--json={folder}/out.json",
         f"--trace_file={folder}/trace.json",
@@ -40,7 +40,7 @@ def training(tmp_path_factory):
     return folder, done
 
 
-def test_the_screen_is_what_scripts_read(training):
+def test_the_output_has_the_format_that_scripts_parse(training):
     lines = training[1].lines
     start = lines.index("==========")
     header = dict(
@@ -59,7 +59,7 @@ def test_the_screen_is_what_scripts_read(training):
     assert re.match(r"total images/sec: \d+\.\d\d$", lines[done + 6])
 
 
-def test_the_json_has_every_step_and_what_it_ran_on(training):
+def test_the_json_has_every_step_and_its_conditions(training):
     folder, done = training
     result = json.loads((folder / "out.json").read_text())
     assert len(result["seconds"]) == len(result["losses"]) == 6
@@ -68,37 +68,37 @@ def test_the_json_has_every_step_and_what_it_ran_on(training):
     assert result["losses"][-1] < result["losses"][0]
     assert result["gflops"] == pytest.approx(result["gflop_per_image"] * result["images_per_second"])
     assert result["environment"]["TF_ENABLE_ONEDNN_OPTS"] == "1"
-    assert "LABKIT_MADE_UP" not in result["environment"]
+    assert "LABKIT_SYNTHETIC" not in result["environment"]
     assert result["settings"]["batch_size"] == 4
     assert result["machine"]["usable_cores"] >= 1
     assert result["versions"]["tensorflow"].startswith("2.")
     assert any(line.startswith("⚠ Meanwhile, ") for line in done.lines) == result["others"]["busy"]
 
 
-def test_the_trace_and_the_graph_show_what_ran(training):
+def test_the_trace_shows_executed_operations(training):
     folder, _ = training
     events = json.loads((folder / "trace.json").read_text())["traceEvents"]
     assert any("Conv2DBackpropFilter" in event["name"] for event in events if event["ph"] == "X")
     assert {"_MklNativeFusedConv2D", "ResourceApplyGradientDescent"} <= {event["name"] for event in events}
 
 
-def test_classifying_costs_a_third_of_the_operations_and_changes_nothing(tmp_path):
+def test_classifying_costs_a_third_of_the_operations_and_changes_no_weights(tmp_path):
     done = bench("--forward_only", "--use_fp16", f"--json={tmp_path}/out.json")
     assert not done.failure, done.lines
-    assert any(line.startswith("Precision:   bfloat16, which is a CPU's 16 bits") for line in done.lines)
+    assert any(line.startswith("Precision:   bfloat16, the 16-bit type of CPUs") for line in done.lines)
     result = json.loads((tmp_path / "out.json").read_text())
     assert len(set(result["losses"])) == 1
     assert result["gflop_per_image"] == pytest.approx(0.0085, rel=0.05)
 
 
-def test_sequences_are_measured_too_and_it_says_what_an_image_is():
+def test_sequences_are_measured_too_with_an_explanation_of_an_image():
     done = bench("--model=speech", "--forward_only")
     assert not done.failure, done.lines
-    assert "An image is: here a sequence of 40 frames of 80 numbers" in done.lines
+    assert "An image is: a sequence of 40 frames of 80 numbers" in done.lines
     assert re.match(r"total images/sec: \d+\.\d\d$", next(line for line in done.lines if line.startswith("total")))
 
 
-def test_what_tensorflow_cannot_run_is_one_line_and_exit_code_2():
+def test_a_tensorflow_failure_is_one_line_and_exit_code_2():
     done = bench("--data_format=NCHW", env={"TF_ENABLE_ONEDNN_OPTS": 0})
     assert done.status == 2
     assert done.lines[-1].startswith("lab: TensorFlow cannot run this: ")
@@ -116,18 +116,18 @@ network = Network("mnist")
 step = tf.function(steps.make_train_step(network, "sgd", 0.01, 0, hvd))
 batches = synthetic_batches(network.model, 4, rank=hvd.rank())
 losses = [float(step(*next(batches))) for _ in range(3)]
-print("SEEN", losses[0], *(float(tf.reduce_sum(w * w)) for w in network.weights))
+print("VALUES", losses[0], *(float(tf.reduce_sum(w * w)) for w in network.weights))
 """
 
 
-def test_ranks_of_horovod_look_at_other_images_and_keep_the_same_weights(tmp_path):
+def test_horovod_ranks_see_different_images_and_keep_the_same_weights(tmp_path):
     script = tmp_path / "ranks.py"
     script.write_text(RANKS)
-    told = run_ranks(2, script, threads=1, show=False)
-    seen = [next(line.split()[1:] for line in lines if line.startswith("SEEN")) for lines in told.lines]
-    assert seen[0][0] != seen[1][0]
-    assert seen[0][1:] == seen[1][1:]
-    assert len(seen[0]) == 9
+    run = run_ranks(2, script, threads=1, show=False)
+    values = [next(line.split()[1:] for line in lines if line.startswith("VALUES")) for lines in run.lines]
+    assert values[0][0] != values[1][0]
+    assert values[0][1:] == values[1][1:]
+    assert len(values[0]) == 9
 
 
 def test_horovod_reports_once_for_all_ranks(tmp_path):

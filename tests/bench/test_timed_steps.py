@@ -27,7 +27,7 @@ def run(tmp_path, *flags):
     return json.loads(out.read_text())
 
 
-def test_each_step_takes_the_batches_in_turns_and_is_timed(tmp_path, capsys):
+def test_each_step_cycles_through_the_batches_and_is_timed(tmp_path, capsys):
     result = run(tmp_path, "--steps=3")
     assert result["training"]["losses"] == [48, 192, 48]
     assert set(result["inference"]) == {"images/s", "seconds"}
@@ -38,19 +38,19 @@ def test_each_step_takes_the_batches_in_turns_and_is_timed(tmp_path, capsys):
     assert "training, warm" in capsys.readouterr().out.splitlines()
 
 
-def test_one_of_them_can_be_measured_alone_and_profiled(tmp_path):
+def test_a_single_step_can_be_measured_and_profiled(tmp_path):
     result = run(tmp_path, "--steps=1", "--only=training", "--profiled=2")
     assert set(result) == {"training", "profile"}
     operations, seconds = result["profile"]["operations"], result["profile"]["seconds"]
-    assert any("MatMul" in kind for kind in operations)
+    assert any("MatMul" in op_type for op_type in operations)
     assert all(ms > 0 for ms in operations.values())
     assert len(seconds) == len(result["profile"]["plain_seconds"]) == 2
     assert sum(operations.values()) < 2 * 1000 * max(seconds)  # the warm-up session is not counted
 
 
-def test_profiled_steps_use_freed_memory_again_without_new_pages(tmp_path):
+def test_profiled_steps_reuse_freed_memory_without_new_pages(tmp_path):
     run(tmp_path, "--steps=1", "--only=training", "--profiled=2")
-    np.ones(2**22)  # 32 MB, from where malloc now keeps them
+    np.ones(2**22)  # 32 MB, which malloc now keeps after they are freed
     faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     for _ in range(3):
         np.ones(2**22)

@@ -1,4 +1,4 @@
-"""The benchmark with PyTorch; `resnet50` is compared with TensorFlow's network of that name."""
+"""Tests of the benchmark with PyTorch, whose networks and steps are compared with TensorFlow's."""
 
 import json
 import sys
@@ -20,13 +20,13 @@ SMALL = ("--model=mnist", "--batch_size=4", "--num_batches=6", "--num_warmup_bat
 
 def bench(name: str, *flags: str, **variables: object) -> dict:
     """Return the result of a configuration."""
-    one = configurations.known()[name]
-    one = configurations.replace(one, env={**one.env, **variables})
-    return configurations.run_once(one, *SMALL, *flags)
+    configuration = configurations.known()[name]
+    configuration = configurations.replace(configuration, env={**configuration.env, **variables})
+    return configurations.run_once(configuration, *SMALL, *flags)
 
 
 def in_torch(script: str) -> str:
-    """Return what a script prints that has PyTorch's part of the benchmark as `torch_run`."""
+    """Run a script with the PyTorch benchmark as `torch_run`, and return its last line."""
     start = "from labkit.bench import __main__\ntorch_run = __main__._torch_run()\nimport torch\n"
     done = processes.run([sys.executable, "-c", start + script], timeout=120)
     assert not done.failure, done.lines
@@ -34,12 +34,12 @@ def in_torch(script: str) -> str:
 
 
 @pytest.mark.parametrize("model", ["resnet50", "resnet50_v1.5", "resnet101", "mnist"])
-def test_the_networks_are_tensorflows(model):
+def test_the_networks_match_tensorflows(model):
     script = """
 import json
 from labkit.bench.config import BenchConfig
 config, forward = (BenchConfig(model=%r, forward_only=only) for only in (False, True))
-shapes = [sorted(each.shape) for each in torch_run.make_network(config.model).parameters()]
+shapes = [sorted(weight.shape) for weight in torch_run.make_network(config.model).parameters()]
 print(json.dumps([torch_run.flops(config), torch_run.flops(forward), sorted(shapes)]))
 """
     training, forward, shapes = json.loads(in_torch(script % model))
@@ -63,7 +63,7 @@ print("learned")
     assert in_torch(script) == "learned"
 
 
-def test_the_steps_are_tensorflows():
+def test_the_results_match_tensorflows():
     torch, tensorflow = bench("torch"), bench("onednn")
     assert torch["gflop_per_image"] == tensorflow["gflop_per_image"]
     assert set(torch) == set(tensorflow)
@@ -75,7 +75,7 @@ def test_the_steps_are_tensorflows():
 def test_the_same_weights_give_the_same_losses(tmp_path):
     network = Network("mnist")
     conv1, bias1, conv2, bias2, dense1, bias3, dense2, bias4 = (weight.numpy() for weight in network.weights)
-    # PyTorch's kernels are (out, in, height, width), and what it flattens has the channels first.
+    # PyTorch kernels are (out, in, height, width), and PyTorch flattens with channels first.
     dense1 = dense1.reshape(7, 7, 64, 128).transpose(3, 2, 0, 1).reshape(128, -1)
     first, second = (kernel.transpose(3, 2, 0, 1) for kernel in (conv1, conv2))
     np.savez(tmp_path / "weights.npz", first, bias1, second, bias2, dense1, bias3, dense2.T, bias4)
@@ -101,20 +101,22 @@ print(json.dumps([step(images, labels).item() for _ in range(4)]))
     assert json.loads(in_torch(script)) == pytest.approx(losses, rel=1e-3)
 
 
-def test_intels_openmp_is_what_runs_with_threads_set():
+def test_the_threads_configuration_runs_intels_openmp():
     threads = configurations.known()["torch-threads"]
     shown = configurations.replace(threads, env={**threads.env, "KMP_SETTINGS": 1})
     assert any("KMP_BLOCKTIME=1" in line for line in configurations.run(shown, *SMALL))
     plain = configurations.replace(configurations.known()["torch"], env={"KMP_SETTINGS": 1})
-    assert not any("KMP_BLOCKTIME" in line for line in configurations.run(plain, *SMALL)), "GNU's has no such setting"
+    assert not any("KMP_BLOCKTIME" in line for line in configurations.run(plain, *SMALL)), (
+        "GNU OpenMP has no such setting"
+    )
 
 
-def test_tensorflow_stays_out_of_its_process():
+def test_tensorflow_is_not_imported():
     assert in_torch("import sys; print('tensorflow' in sys.modules)") == "False"
 
 
 @pytest.mark.slow
-def test_a_compiled_network_is_kept_for_the_next_run(tmp_path):
+def test_a_compiled_network_is_cached_for_the_next_run(tmp_path):
     first = bench("torch-compile", TORCHINDUCTOR_CACHE_DIR=tmp_path / "cache")
     assert any((tmp_path / "cache").iterdir())
     assert first["losses"] == pytest.approx(bench("torch")["losses"], rel=0.01)

@@ -1,8 +1,8 @@
-"""Measures a room's board under load: answers to seats, answers to pages, and what a kill loses.
+"""Load-test a room's board: response times to seats and pages, and data lost when it is killed.
 
 python tests/benchmarks/board_load.py --seats 40 --seconds 30
 
-For maintainers; no test runs it. Board and seats share this machine: measure on an idle one.
+For maintainers; not run by tests. Board and seats share this machine: measure on an idle one.
 """
 
 import argparse
@@ -22,14 +22,14 @@ from room_board import BoardProcess, Seat, at, guessed
 
 
 class Load:
-    """Seats that send a new state at a rate, and pages that ask every two seconds.
+    """Seats that send new states at a rate, and pages that poll every two seconds.
 
     Attributes
     ----------
     answers, pages : list of float
-        Seconds from a request to its answer, of seats and of pages.
+        Response times in seconds, for seats and for pages.
     statuses : Counter
-        Of seats' requests; 0 for no answer.
+        Status codes for seats; 0 for no response.
     """
 
     def __init__(self, board: BoardProcess, seats: int, rate: float, pages: int) -> None:
@@ -41,7 +41,7 @@ class Load:
         self.confirmed = dict.fromkeys((seat.name for seat in self.seats), 0)
 
     def run(self, seconds: float) -> None:
-        """Run it."""
+        """Generate load for some seconds."""
         until = time.monotonic() + seconds
         workers = [threading.Thread(target=self._live, args=(seat, until)) for seat in self.seats]
         workers += [threading.Thread(target=self._watch, args=(until,)) for _ in range(self.n_pages)]
@@ -55,7 +55,7 @@ class Load:
         number = 0
         while time.monotonic() < until:
             number += 1
-            exercises = [at(1 + one, hint=number % 20) for one in range(1 + number % 20)]
+            exercises = [at(1 + index, hint=number % 20) for index in range(1 + number % 20)]
             guesses = [guessed(number % 7, number % 5, lab) for lab in ("03", "07")]
             began = time.monotonic()
             try:
@@ -83,28 +83,28 @@ def describe(times: list[float]) -> str:
 
 
 def main() -> None:
-    """Measure."""
+    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seats", type=int, default=40)
-    parser.add_argument("--rate", type=float, default=0.5, help="states a second of each seat (default: %(default)s)")
+    parser.add_argument("--rate", type=float, default=0.5, help="states per second and seat (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=30)
     parser.add_argument("--pages", type=int, default=5, help="open pages (default: %(default)s)")
-    options = parser.parse_args()
+    args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         board = BoardProcess(Path(folder) / "room")
         try:
-            load = Load(board, options.seats, options.rate, options.pages)
-            load.run(options.seconds)
+            load = Load(board, args.seats, args.rate, args.pages)
+            load.run(args.seconds)
             used = psutil.Process(board.pid).cpu_times()
             board.kill()
             board.start()
             lost = sum(load.confirmed[row["seat"]] != row["passed"] for row in board.shown()["seats"])
         finally:
             board.kill()
-    print(f"{options.seats} seats × {options.rate:g} states/s × {options.seconds:g} s, {options.pages} pages")
+    print(f"{args.seats} seats × {args.rate:g} states/s × {args.seconds:g} s, {args.pages} pages")
     print(f"  seats: {describe(load.answers)}; statuses {dict(load.statuses)}")
     print(f"  pages: {describe(load.pages)}")
-    print(f"  the board took {used.user + used.system:.1f} s of a core; a kill lost the states of {lost} seats")
+    print(f"  the board used {used.user + used.system:.1f} s of CPU time; a kill lost the states of {lost} seats")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""Measures how long students wait for one server: from the login to JupyterLab's page, and to a first result.
+"""Load-test a hub: students' waiting times from login to the JupyterLab page, and to a first result.
 
 python tests/benchmarks/hub_load.py --users 40            # cold: no server runs when all log in at once
-python tests/benchmarks/hub_load.py --users 40 --warm     # after what ./lab hub warm does
+python tests/benchmarks/hub_load.py --users 40 --warm     # after a warm-up as with ./lab hub warm
 
-For maintainers; no test runs it. It starts a hub of its own on loopback, logs everybody in (by default at the same
-moment), and ends it. Hub, servers and browsers share this machine: measure on an idle one. As root, each server has its
-own account.
+For maintainers; not run by tests. It starts a separate hub on loopback, logs everyone in (by default at the same
+moment), and stops it. Hub, servers and browsers share this machine: measure on an idle one. As root, each server has
+its own account.
 """
 
 import argparse
@@ -27,12 +27,12 @@ from labkit_classroom.hub import settings, verify
 from labkit_classroom.hub.control import Hub
 
 STATIC = Path(sys.prefix, "share", "jupyter", "lab", "static")
-SCRIPTS = sorted(STATIC.glob("*.js"), key=lambda file: file.stat().st_size)[-8:]  # most bytes of what a browser loads
+SCRIPTS = sorted(STATIC.glob("*.js"), key=lambda file: file.stat().st_size)[-8:]  # most bytes of a page load
 CELL = "import tensorflow as tf\nprint(float(tf.reduce_sum(tf.ones(100))))"
 
 
-class Waited(NamedTuple):
-    """Seconds from the login on until a student was let in, had JupyterLab's page, and its scripts, and a result."""
+class Waits(NamedTuple):
+    """Seconds from the start until login succeeded, JupyterLab's page and its scripts were loaded, and a cell ran."""
 
     login: float
     page: float
@@ -40,7 +40,7 @@ class Waited(NamedTuple):
     result: float
 
 
-def arrive(url: str, seat: str, code: str, cell: str) -> Waited:
+def arrive(url: str, seat: str, code: str, cell: str) -> Waits:
     """Log in, open JupyterLab, load its largest scripts, run a cell."""
     student, times = Student(url, seat), [time.monotonic()]
     student.log_in(code).raise_for_status()
@@ -53,16 +53,16 @@ def arrive(url: str, seat: str, code: str, cell: str) -> Waited:
     times.append(time.monotonic())
     student.run(cell)
     times.append(time.monotonic())
-    return Waited(*(after - times[0] for after in times[1:]))
+    return Waits(*(after - times[0] for after in times[1:]))
 
 
 def main() -> None:
-    """Print a table."""
+    """Measure, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--users", type=int, default=40)
-    parser.add_argument("--warm", action="store_true", help="start all servers before anybody logs in")
+    parser.add_argument("--warm", action="store_true", help="start all servers before the first login")
     parser.add_argument("--tensorflow", action="store_true", help="import TensorFlow in the first cell")
-    parser.add_argument("--at-once", type=int, help="how many log in at the same time; by default all")
+    parser.add_argument("--at-once", type=int, help="concurrent logins (default: all)")
     args = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="lab-hub-load-", dir="/tmp"))
     folder.chmod(0o755)
@@ -78,16 +78,16 @@ def main() -> None:
             print(f"warm-up: {time.monotonic() - began:.0f} s")
         with ThreadPoolExecutor(args.at_once or args.users) as pool:
             cell = CELL if args.tensorflow else "print(6 * 7)"
-            waited = list(pool.map(lambda seat: arrive(request.url, seat, codes[seat], cell), request.seats))
+            waits = list(pool.map(lambda seat: arrive(request.url, seat, codes[seat], cell), request.seats))
         servers = verify.processes_of(request, request.seats)
         memory = sum(server.memory_full_info().pss for server in servers) / args.users
     finally:
         hub.stop()
         shutil.rmtree(folder)
     print(f"{args.users} students, {'warm' if args.warm else 'cold'}; seconds  median   p95")
-    for name, values in zip(Waited._fields, zip(*waited, strict=True), strict=True):
+    for name, values in zip(Waits._fields, zip(*waits, strict=True), strict=True):
         print(f"{name:>20} {statistics.median(values):16.1f} {statistics.quantiles(values, n=20)[-1]:5.1f}")
-    print(f"memory of a server, its kernel ended: {memory / 2**20:.0f} MiB a student")
+    print(f"memory per student, server without a kernel: {memory / 2**20:.0f} MiB")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""How often intervals that are called 95% hold the true ratio, and how long they are, by how they are made.
+"""Measure the coverage and length of 95% confidence intervals, by estimator.
 
     python tests/benchmarks/intervals.py [--cases 5000]
 
-Prints for each estimator the least and the largest share of intervals that hold it, over all noise of
-`noisy_rounds`, 3 to 8 rounds and 2 to 8 speeds, and the length of its intervals relative to those of
-`labkit.system.statistics`, the paired ones. Then, for launches of which some are at a third of the others' speed, how
-often equal speeds are called different: by the interval alone, and by the verdict, which is by rank with outliers.
-About three minutes with 5,000 comparisons of each kind of noise.
+Prints for each estimator the lowest and highest coverage of the true ratio, over all noise of `noisy_rounds`, 3 to 8
+rounds and 2 to 8 speeds, and the length of its intervals relative to those of `labkit.system.statistics`, the paired
+ones. Then, for launches of which some run at a third of the others' speed, the false-positive rates for equal speeds:
+by the interval alone, and by the verdict, which is by rank with outliers.
+Takes about three minutes with 5,000 comparisons of each kind of noise.
 """
 
 import argparse
@@ -24,11 +24,11 @@ from labkit.system.statistics import interval, ratio
 
 ROUNDS, SPEEDS = (3, 4, 5, 6, 8), (2, 3, 5, 8)
 
-Estimate = Callable[[np.ndarray, int], np.ndarray]  # half an interval of each case, from (cases, speeds, rounds)
+Estimate = Callable[[np.ndarray, int], np.ndarray]  # half the interval of each case, from (cases, speeds, rounds)
 
 
 def paired(logs: np.ndarray, other: int) -> np.ndarray:
-    """Each pair has its own noise: Student's paired t."""
+    """Use each pair's own noise: Student's paired t."""
     return interval(logs[:, other] - logs[:, 0])[1]
 
 
@@ -42,7 +42,7 @@ def _residuals(logs: np.ndarray) -> np.ndarray:
 
 
 def pooled(logs: np.ndarray, other: int) -> np.ndarray:
-    """All have the same noise: two-way analysis of variance without interaction."""
+    """Assume the same noise for all: two-way analysis of variance without interaction."""
     _, speeds, rounds = logs.shape
     degrees = (speeds - 1) * (rounds - 1)
     return _half(2 * (_residuals(logs) ** 2).sum(axis=(1, 2)) / degrees, degrees, rounds)
@@ -55,35 +55,36 @@ ESTIMATORS: dict[str, Estimate] = {
 
 
 def main() -> None:
-    """Print a line for each estimator."""
+    """Print coverage and length for each estimator, then false-positive rates."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--cases", type=int, default=5_000, help="comparisons of each kind (5000)")
     cases, rng = parser.parse_args().cases, np.random.default_rng(0)
-    held: dict[str, dict[str, float]] = {name: {} for name in ESTIMATORS}
+    coverage: dict[str, dict[str, float]] = {name: {} for name in ESTIMATORS}
     length: dict[str, dict[str, float]] = {name: {} for name in ESTIMATORS}
     for rounds in ROUNDS:
         for speeds in SPEEDS:
             for noise, logs, others in comparisons(rng, cases, speeds, rounds):
                 for other in others:
                     case = f"{rounds} rounds, {speeds} speeds, noise {noise}, of number {other + 1}"
-                    apart = np.abs((logs[:, other] - logs[:, 0]).mean(axis=1))
-                    usual = np.median(paired(logs, other))
+                    distance = np.abs((logs[:, other] - logs[:, 0]).mean(axis=1))
+                    paired_length = np.median(paired(logs, other))
                     for name, estimate in ESTIMATORS.items():
                         half = estimate(logs, other)
-                        held[name][case] = float((apart < half).mean())
-                        length[name][case] = float(np.median(half) / usual)
-    for name, shares in held.items():
-        least, most = min(shares, key=shares.__getitem__), max(shares, key=shares.__getitem__)
+                        coverage[name][case] = float((distance < half).mean())
+                        length[name][case] = float(np.median(half) / paired_length)
+    for name, shares in coverage.items():
+        lowest, highest = min(shares, key=shares.__getitem__), max(shares, key=shares.__getitem__)
         equal = [length[name][case] for case in shares if "noise equal" in case]
-        print(f"{name}: holds it in {shares[least]:.1%} ({least}) to {shares[most]:.1%} ({most})")
-        print(f"  length where noise is equal: {min(equal):.2f} to {max(equal):.2f}")
+        print(f"{name}: coverage {shares[lowest]:.1%} ({lowest}) to {shares[highest]:.1%} ({highest})")
+        print(f"  length with equal noise: {min(equal):.2f} to {max(equal):.2f}")
     for slow in (0.0, 0.1, 0.2, 0.3):
         for rounds in ROUNDS:
-            found = [ratio(*pair) for pair in launches(rng, cases, rounds, slow)]
-            alone = np.mean([not one.low <= 1 <= one.high for one in found])
-            verdict = np.mean([one.significant for one in found])
+            ratios = [ratio(*pair) for pair in launches(rng, cases, rounds, slow)]
+            by_interval = np.mean([not result.low <= 1 <= result.high for result in ratios])
+            by_verdict = np.mean([result.significant for result in ratios])
             print(
-                f"{slow:.0%} slow launches, {rounds} rounds: {alone:.1%} by the interval, {verdict:.1%} by the verdict"
+                f"{slow:.0%} slow launches, {rounds} rounds: false positives {by_interval:.1%} by the interval, "
+                f"{by_verdict:.1%} by the verdict"
             )
 
 

@@ -1,10 +1,10 @@
-"""Measure how much longer operations on a testbed take than in theory: the table in docs/wires.md.
+"""Measure the excess time of operations on a testbed over theory: the table in docs/wires.md.
 
     python tests/benchmarks/wire_accuracy.py                             # all rates and nodes: about five minutes
     python tests/benchmarks/wire_accuracy.py --nodes 4 --rate "1 Gbit/s" # one row, in seconds
 
-Theory is the bytes at the wire's rate, with the headers of all packets. Prints percentages with the widest 95% interval
-of the row, then what the cores did meanwhile. `--json FILE` writes the seconds of each round too.
+Theory is the bytes at the wire's rate, including packet headers. Prints percentages with the widest 95% interval of the
+row, then the cores' load meanwhile. `--json FILE` also writes the seconds of each round.
 """
 
 import argparse
@@ -21,24 +21,24 @@ from labkit.testbed.units import parse_rate
 
 RATES = ("10 Mbit/s", "100 Mbit/s", "1 Gbit/s", "5 Gbit/s", "10 Gbit/s")
 NODES = (2, 4, 8, 16)
-WAYS = ("one_flow", "all_flows", "one_server", "ring", "all_reduce")
-MAX_BYTES, BYTES_S = 4_000_000, 0.32  # the size of the values: this, or on slow wires what takes so long
-ROW_S = 3.0  # the seconds that a row's rounds may take, where three do not take longer
-PINGS = 50  # in a round
-# A packet of Ethernet without jumbo frames: 1,500 bytes, of which IP and TCP (with its timestamps) have 52, and 14
-# bytes of Ethernet's own before it, which a wire here counts too (tc-tbf(8)).
+OPERATIONS = ("one_flow", "all_flows", "one_server", "ring", "all_reduce")
+MAX_BYTES, BYTES_S = 4_000_000, 0.32  # the size of the values, or on slow wires their transfer time
+ROW_S = 3.0  # for a row's rounds, unless three take longer
+PINGS = 50  # per round
+# An Ethernet packet without jumbo frames: 1,500 bytes, of which IP and TCP (with timestamps) use 52, plus a 14-byte
+# Ethernet header, which a testbed's wire counts too (tc-tbf(8)).
 PACKET_BYTES, PAYLOAD_BYTES = 1514, 1448
 
 
-def theory(way: str, nodes: int, n_bytes: int, rate: float) -> float:
+def theory(operation: str, nodes: int, n_bytes: int, rate: float) -> float:
     """Return the seconds of an operation: the busiest wire's bytes, with headers, at its rate."""
     all_reduce = 2 * (nodes - 1) / nodes
-    passes = {"one_server": 2.0 * (nodes - 1), "ring": all_reduce, "all_reduce": all_reduce}.get(way, 1.0)
+    passes = {"one_server": 2.0 * (nodes - 1), "ring": all_reduce, "all_reduce": all_reduce}.get(operation, 1.0)
     return passes * n_bytes * PACKET_BYTES / PAYLOAD_BYTES * 8 / rate
 
 
 def measure(nodes: int, rate: float) -> dict[str, object]:
-    """Measure one row; return it as `json.dumps` takes it."""
+    """Measure one row, and return it in a form for `json.dumps`."""
     n_bytes = 4 * round(min(MAX_BYTES, BYTES_S * rate / 8) / 4)
     script = Path(__file__).with_name("wire_accuracy_ranks.py")
     with tempfile.TemporaryDirectory() as folder, Testbed(nodes, rate) as testbed:
@@ -46,11 +46,11 @@ def measure(nodes: int, rate: float) -> dict[str, object]:
         run = run_ranks(nodes, script, out, n_bytes, ROW_S, threads=1, show=False, network=testbed)
         seconds = json.loads(out.read_text())
     excess, widest = {}, 0.0
-    for way in WAYS:
-        mean, half = interval(np.log(seconds[way]))
-        least = theory(way, nodes, n_bytes, rate)
-        excess[way] = float(np.exp(mean) / least - 1)
-        widest = max(widest, float(np.exp(mean + half) - np.exp(mean - half)) / least / 2)
+    for operation in OPERATIONS:
+        mean, half = interval(np.log(seconds[operation]))
+        minimum = theory(operation, nodes, n_bytes, rate)
+        excess[operation] = float(np.exp(mean) / minimum - 1)
+        widest = max(widest, float(np.exp(mean + half) - np.exp(mean - half)) / minimum / 2)
     return {
         "nodes": nodes,
         "rate": rate,
@@ -69,12 +69,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, help="default: 2, 4, 8 and 16")
     parser.add_argument("--rate", help="default: 10 Mbit/s to 10 Gbit/s")
-    parser.add_argument("--json", type=Path, help="a file to write")
+    parser.add_argument("--json", type=Path, help="file for the results")
     args = parser.parse_args()
     if args.nodes is not None and args.nodes < 2:
         parser.error("a wire has two ends: at least 2 nodes")
     rows = []
-    print("nodes        rate     ping µs", *(f"{way:>10}" for way in WAYS), "    ±   used  limit")
+    print("nodes        rate     ping µs", *(f"{operation:>10}" for operation in OPERATIONS), "    ±   used  limit")
     for rate in [args.rate] if args.rate else RATES:
         for nodes in [args.nodes] if args.nodes else NODES:
             rows.append(row := measure(nodes, parse_rate(rate)))

@@ -1,7 +1,7 @@
 """Time transfers between the nodes of a testbed, or between machines: OUT BYTES SECONDS, for `wire_accuracy.py`.
 
-Each is begun by all ranks at once, and its time is that of the slowest. All take turns, in so many rounds as fit into
-the seconds.
+All ranks start each transfer at the same time, and the slowest determines its time. Transfers alternate, for as many
+rounds as fit into SECONDS.
 """
 
 import json
@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from mpi4py import MPI
 
-ROUNDS = range(3, 31)  # the fewest, and the most
+ROUNDS = range(3, 31)  # minimum and maximum
 PINGS = 50
 RANKS = MPI.COMM_WORLD
 FOLLOWING, PRECEDING = (RANKS.rank + 1) % RANKS.size, (RANKS.rank - 1) % RANKS.size
@@ -45,7 +45,7 @@ def one_server(values: np.ndarray, total: np.ndarray) -> None:
 
 
 def ring(values: np.ndarray, total: np.ndarray) -> None:
-    """Add up all ranks' values in a ring: a chunk a step, to the next rank."""
+    """Add up all ranks' values in a ring: one chunk per step, to the next rank."""
     total[:] = values
     chunks = np.array_split(total, RANKS.size)
     received = np.empty_like(chunks[0])
@@ -59,7 +59,7 @@ def ring(values: np.ndarray, total: np.ndarray) -> None:
 
 
 def all_reduce(values: np.ndarray, total: np.ndarray) -> None:
-    """Add up all ranks' values as MPI does."""
+    """Add up all ranks' values with MPI's all-reduce."""
     RANKS.Allreduce(values, total)
 
 
@@ -75,33 +75,33 @@ def pings(values: np.ndarray, total: np.ndarray) -> None:
             RANKS.Send(ball, dest=0)
 
 
-WAYS = (pings, one_flow, all_flows, one_server, ring, all_reduce)
+OPERATIONS = (pings, one_flow, all_flows, one_server, ring, all_reduce)
 
 
-def timed(way: Callable[[np.ndarray, np.ndarray], None], values: np.ndarray, total: np.ndarray) -> float:
-    """Return the seconds from the moment when all ranks have come to that when the last has done its part."""
+def timed(operation: Callable[[np.ndarray, np.ndarray], None], values: np.ndarray, total: np.ndarray) -> float:
+    """Return the seconds from a barrier until the last rank has finished its part."""
     RANKS.Barrier()
     start = time.perf_counter()
-    way(values, total)
+    operation(values, total)
     return float(RANKS.allreduce(time.perf_counter() - start, op=MPI.MAX))
 
 
 def main(out: str, n_bytes: str, seconds: str) -> None:
-    """Time all ways, and have rank 0 write their seconds, round by round."""
+    """Time all operations, and have rank 0 write their seconds, round by round."""
     values = np.full(int(n_bytes) // 4, RANKS.rank + 1, np.float32)
     total = np.empty_like(values)
-    for way in WAYS[:-1]:  # opens connections
-        timed(way, values[: len(values) // 8], total[: len(values) // 8])
-    first = sum(timed(way, values, total) for way in WAYS)
+    for operation in OPERATIONS[:-1]:  # opens connections
+        timed(operation, values[: len(values) // 8], total[: len(values) // 8])
+    first = sum(timed(operation, values, total) for operation in OPERATIONS)
     rounds = min(max(int(float(seconds) / first), ROUNDS[0]), ROUNDS[-1])
-    found: dict[str, list[float]] = {way.__name__: [] for way in WAYS}
+    times: dict[str, list[float]] = {operation.__name__: [] for operation in OPERATIONS}
     for _ in range(rounds):
-        for way in WAYS:
-            found[way.__name__].append(timed(way, values, total))
-            if way in (one_server, ring, all_reduce) and (total != RANKS.size * (RANKS.size + 1) / 2).any():
-                raise ValueError(f"{way.__name__} has added up to something else")
+        for operation in OPERATIONS:
+            times[operation.__name__].append(timed(operation, values, total))
+            if operation in (one_server, ring, all_reduce) and (total != RANKS.size * (RANKS.size + 1) / 2).any():
+                raise ValueError(f"{operation.__name__} returned a wrong sum")
     if RANKS.rank == 0:
-        Path(out).write_text(json.dumps(found))
+        Path(out).write_text(json.dumps(times))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A browser to test pages with, and what a page may never do."""
+"""Browser helpers for page tests: visitors, recorded problems, layout faults."""
 
 import os
 import shutil
@@ -7,36 +7,33 @@ from urllib.parse import urlsplit
 import playwright.sync_api as playwright
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-HOW = (
-    "there is none; name one by CHROMIUM=, install Debian's `chromium`, or run "
-    ".venv/bin/playwright install --with-deps chromium"
-)
+HOW = "none found; set CHROMIUM=, install Debian's `chromium`, or run .venv/bin/playwright install --with-deps chromium"
 
 
-def program(own: str) -> str | None:
-    """Return the browser to start: what `CHROMIUM` names, else the system's, else Playwright's own; None without."""
-    named = os.environ.get("CHROMIUM")
-    found = (shutil.which(name) for name in ([named] if named else [*PROGRAMS, own]))
-    return next(filter(None, found), None)
+def program(bundled: str) -> str | None:
+    """Return the browser to start: from `CHROMIUM`, the system or Playwright; None if there is none."""
+    name = os.environ.get("CHROMIUM")
+    paths = (shutil.which(program) for program in ([name] if name else [*PROGRAMS, bundled]))
+    return next(filter(None, paths), None)
 
 
 class Visitor:
-    """A person at a browser of their own, who sees what pages do behind their back.
+    """A person with a separate browser context, which records requests and problems.
 
     Parameters
     ----------
     browser
-        A browser of Playwright's.
+        A Playwright browser.
     options
-        Of the browser's context, such as `viewport`.
+        Options of the browser context, such as `viewport`.
 
     Attributes
     ----------
     page
-        Their page.
+        The visitor's page.
     problems : list of str
-        Dialogs, errors in the console (of which a refused policy is one), and exceptions.
-    asked : list
+        Dialogs, console errors and warnings (including policy violations), and exceptions.
+    requests : list
         All requests.
     """
 
@@ -44,11 +41,11 @@ class Visitor:
         self.context = browser.new_context(**options)
         self.page = self.context.new_page()
         self.problems: list[str] = []
-        self.asked: list[playwright.Request] = []
+        self.requests: list[playwright.Request] = []
         self.page.on("dialog", self._dialog)
         self.page.on("pageerror", lambda error: self.problems.append(f"exception: {error}"))
         self.page.on("console", self._console)
-        self.page.on("request", lambda request: self.asked.append(request))
+        self.page.on("request", lambda request: self.requests.append(request))
 
     def _dialog(self, dialog: playwright.Dialog) -> None:
         self.problems.append(f"dialog: {dialog.message}")
@@ -59,28 +56,28 @@ class Visitor:
             self.problems.append(f"console: {message.text}")
 
     def hosts(self) -> set[str]:
-        """Return the hosts and ports that were asked for anything."""
-        return {urlsplit(request.url).netloc for request in self.asked} - {""}
+        """Return the hosts and ports of all requests."""
+        return {urlsplit(request.url).netloc for request in self.requests} - {""}
 
     def text(self, selector: str = "main") -> str:
-        """Return what can be read, in one line."""
+        """Return the visible text in one line."""
         return " ".join(self.page.locator(selector).inner_text().split())
 
 
-# What lies over other text, or beyond the page's edge; told by the words that stand there. What is scrolled out of
-# sight within a box of the page's, such as the end of a long line of code, is neither.
+# Text that overlaps other text or the page's edge. Text scrolled out of sight within a box, such as the end of a long
+# line of code, does not count.
 FAULTS_OF_LAYOUT = """() => {
   const found = [];
   const root = document.documentElement;
   const edge = root.clientWidth;
   if (root.scrollWidth > edge) found.push(`the page is ${root.scrollWidth} pixels wide`);
 
-  const seen = (one) => {  // a formula that is too wide scrolls
+  const seen = (one) => {  // wide formulas scroll
     for (let at = one; at; at = at.parentElement) if (getComputedStyle(at).clipPath !== "none") return false;
     return one.checkVisibility({ visibilityProperty: true }) && !one.closest("option, script, style, math");
   };
   const told = (node) => node.textContent.trim().slice(0, 40);
-  const scrolls = (one) => {  // all boxes around it that scroll
+  const scrolls = (one) => {  // scrolling ancestors
     const around = [];
     for (let at = one; at && at !== document.body; at = at.parentElement)
       if (/auto|scroll/.test(getComputedStyle(at).overflowX)) around.push(at.getBoundingClientRect());
@@ -123,5 +120,5 @@ FAULTS_OF_LAYOUT = """() => {
 
 
 def faults_of_layout(page: playwright.Page) -> list[str]:
-    """Return what lies over other text, or beyond the page's edge."""
+    """Return text that overlaps other text or the page's edge."""
     return page.evaluate(FAULTS_OF_LAYOUT)

@@ -1,4 +1,4 @@
-"""One browser for the tests of pages, people at it, and rooms to look at."""
+"""Fixtures for page tests: a browser, visitors, boards."""
 
 import subprocess
 import sys
@@ -10,7 +10,7 @@ from browsing import HOW, Visitor, program
 from playwright.sync_api import Browser, sync_playwright
 from room_board import Board, BoardProcess
 
-# `./lab room open`, but for where it keeps the room: this checkout's own may be open.
+# `./lab room open` with a separate folder: this checkout's room may be open.
 OPEN_ROOM = (
     "import sys; from pathlib import Path; from labkit_classroom.board import host; "
     "host.FOLDER = Path(sys.argv.pop(1)); "
@@ -19,10 +19,10 @@ OPEN_ROOM = (
 
 
 class OpenedRoom(BoardProcess):
-    """A board as an instructor opens it, by the command, whose printed lines are read."""
+    """A board opened with `./lab room open`, whose output is parsed."""
 
     def command(self, port: int = 0) -> list[str]:
-        """Return the command that opens the room of this folder."""
+        """Return the command that opens the room in this folder."""
         options = ["--address", self.address, "--port", str(port or self.port)]
         return [sys.executable, "-c", OPEN_ROOM, str(self.folder), "room", "open", *options]
 
@@ -35,7 +35,7 @@ class OpenedRoom(BoardProcess):
         self.url, _, self.instructor = printed[3][-1].partition("/instructor#")
 
 
-@pytest.fixture(scope="module")  # while it lasts, nothing in this process can run an event loop of its own
+@pytest.fixture(scope="module")  # meanwhile, this process cannot run another event loop
 def browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
         path = program(playwright.chromium.executable_path)
@@ -47,7 +47,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def visit(browser: Browser) -> Iterator[Callable[..., Visitor]]:
-    """Have somebody come with a browser of their own."""
+    """Return a function that creates visitors."""
     visitors: list[Visitor] = []
 
     def come(**options: object) -> Visitor:

@@ -1,4 +1,4 @@
-"""Rooms to look at: people who are somewhere in a lab, on machines that have measured something."""
+"""Example rooms: people at various points in labs, on machines with results."""
 
 import random
 from concurrent.futures import ThreadPoolExecutor
@@ -11,9 +11,9 @@ VERDICTS = ("passed", "passed", "passed", "not yet")
 
 
 def fill(board: Board, people: int, results: bool = True) -> None:
-    """Have people join who are somewhere in lab 07: one in nine raises a hand, one machine lacks something."""
+    """Fill a board with people in lab 07; one in nine raises a hand, and one machine lacks a compiler."""
 
-    def come(number: int) -> None:
+    def add(number: int) -> None:
         chance = random.Random(number)
         exercises = [
             at(exercise, chance.choice(VERDICTS), hint=chance.randrange(4), minute=f"2026-12-01T09:{10 + exercise}")
@@ -33,4 +33,4 @@ def fill(board: Board, people: int, results: bool = True) -> None:
             seat.hand()
 
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(come, range(people)))
+        list(pool.map(add, range(people)))

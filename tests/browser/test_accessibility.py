@@ -1,4 +1,4 @@
-"""Every page can be read: by a screen reader, on a phone and on a projector, and without a network."""
+"""Accessibility of all pages: screen readers, phones, projectors, offline."""
 
 import json
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from labkit.display.measured import Measured
 from labkit.display.results import NOT_YET, PASSED, row
 from labkit.exercises import catalogue
 from labkit.report.page import render
-from labkit.system.load import Others
+from labkit.system.load import Contention
 from labkit_classroom.lecture import agenda, guide, routes, slides
 
 pytestmark = pytest.mark.weekly
@@ -49,7 +49,7 @@ def instructor(visitor: Visitor, board: Board) -> None:
 def refused(visitor: Visitor, board: Board) -> None:
     visitor.page.goto(f"{board.url}/instructor")
     expect(visitor.page.locator("#heard")).to_contain_text("this is the instructor's page")
-    visitor.problems.clear()  # the browser's own line on the answer 403
+    visitor.problems.clear()  # the browser's message about the 403
 
 
 BOARD_PAGES = {
@@ -75,10 +75,10 @@ def guide_page(folder: Path) -> Path:
 def report_page(folder: Path) -> Path:
     table = {
         "what": "K-Means",
-        "rows": [row("fit, 2 ranks", "1.72 s", Measured(1.12, unit="s"), "1.06 s", Others(share=0.9, busy=True))],
+        "rows": [row("fit, 2 ranks", "1.72 s", Measured(1.12, unit="s"), "1.06 s", Contention(share=0.9, busy=True))],
         "notes": ["A note."],
     }
-    kept = {
+    results = {
         "lab": "09",
         "quick": True,
         "when": "2026-12-01 12:00",
@@ -87,7 +87,7 @@ def report_page(folder: Path) -> Path:
         "pictures": {"Speed": {"png": PIXEL, "alt": "bars"}},
         "exercises": {"1": PASSED, "2": NOT_YET},
     }
-    (folder / "results-09.json").write_text(json.dumps(kept))
+    (folder / "results-09.json").write_text(json.dumps(results))
     path = folder / "report.html"
     path.write_text(render(folder), encoding="utf-8")
     return path
@@ -100,22 +100,22 @@ def slides_page(folder: Path) -> Path:
     return path
 
 
-# Pages that need nothing else, each from what makes it. Slides are for a projector: they grow and shrink as a whole.
+# Standalone pages and their generators. Slides scale as a whole, so they are not tested at several sizes.
 FILES = {"the guide": guide_page, "the report": report_page, "the slides": slides_page}
 
 
 def serious(visitor: Visitor) -> list[str]:
-    """Return the faults that keep people from reading a page."""
-    found = Axe().run(visitor.page).response["violations"]
+    """Return a page's serious accessibility faults."""
+    violations = Axe().run(visitor.page).response["violations"]
     return [
         f"{fault['id']}: {fault['help']}; {[node['html'][:120] for node in fault['nodes']][:3]}"
-        for fault in found
+        for fault in violations
         if fault["impact"] in ("serious", "critical")
     ]
 
 
 @pytest.mark.parametrize("come", BOARD_PAGES.values(), ids=BOARD_PAGES.keys())
-def test_a_page_of_the_board_can_be_read_by_everybody_and_on_every_screen(board, visit, come):
+def test_board_pages_are_accessible_on_every_screen(board, visit, come):
     visitor = visit()
     come(visitor, board)
     for (width, height), scheme in zip(SIZES, ("light", "dark", "light"), strict=True):
@@ -133,12 +133,12 @@ def files(tmp_path_factory) -> dict[str, Path]:
     return {name: make(tmp_path_factory.mktemp("page")) for name, make in FILES.items()}
 
 
-# Of the site: the front page, the lab that axe reads soonest (labs with more code take it 15 s), and documents.
+# The front page, the lab that axe checks fastest (labs with more code take 15 s), and documents.
 SITE_PAGES = ("index.html", "notebooks/00_welcome.html", "docs/glossary.html", "docs/machines.html")
 
 
 @pytest.mark.parametrize("name", SITE_PAGES)
-def test_a_page_of_the_site_can_be_read_by_everybody_on_every_screen_and_without_a_network(built_site, visit, name):
+def test_site_pages_are_accessible_on_every_screen_and_offline(built_site, visit, name):
     visitor = visit(offline=True)
     visitor.page.goto((built_site / name).as_uri())
     for (width, height), scheme in zip(SIZES, ("light", "dark", "light"), strict=True):
@@ -150,18 +150,18 @@ def test_a_page_of_the_site_can_be_read_by_everybody_on_every_screen_and_without
     for (width, height), scheme in zip(SIZES[:-1], ("light", "dark"), strict=True):
         visitor.page.set_viewport_size({"width": width, "height": height})
         visitor.page.emulate_media(color_scheme=scheme)
-        visitor.page.reload()  # boxes that scroll at this width are reached by keys as soon as the page is loaded
+        visitor.page.reload()  # which makes boxes that scroll at this width reachable by keyboard
         assert serious(visitor) == [], f"{width} pixels wide, {scheme}"
     assert visitor.hosts() == set()
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_file_can_be_read_by_everybody_on_every_screen_and_without_a_network(files, visit, name):
+def test_standalone_pages_are_accessible_on_every_screen_and_offline(files, visit, name):
     visitor = visit(offline=True)
     failed = []
     visitor.page.on("requestfailed", lambda request: failed.append(request.url))
     visitor.page.goto(files[name].as_uri())
-    visitor.page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+    visitor.page.evaluate("document.querySelectorAll('details').forEach((box) => { box.open = true; })")
     for width, height in SIZES if name != "the slides" else ():
         visitor.page.set_viewport_size({"width": width, "height": height})
         assert faults_of_layout(visitor.page) == [], f"{width} pixels wide"

@@ -1,4 +1,4 @@
-"""What a person sees at the board's pages, in a real browser."""
+"""The board's pages in a real browser."""
 
 import http.server
 import re
@@ -19,7 +19,7 @@ from labkit_classroom.board.protocol import FEW
 
 pytestmark = pytest.mark.weekly
 
-SOON_MS = 20_000  # what comes in a second or two, on a machine that has other work
+SOON_MS = 20_000  # for updates that take a second or two on an idle machine
 HOSTILE = (
     "<img src=x onerror=a()>",
     "</script><script>a()",
@@ -32,11 +32,11 @@ HOSTILE = (
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A student's folder, whose sender is ended with the test."""
-    made = tmp_path / "my labs"
-    monkeypatch.setattr(results, "WORK", made / "work")
-    yield made
-    processes.kill(processes.find(lambda one: str(made.resolve()) in one.cmdline()))
+    """A student's folder, whose sender ends with the test."""
+    folder = tmp_path / "my labs"
+    monkeypatch.setattr(results, "WORK", folder / "work")
+    yield folder
+    processes.kill(processes.find(lambda process: str(folder.resolve()) in process.cmdline()))
 
 
 def answer(number: int):
@@ -48,13 +48,13 @@ def answer(number: int):
 
 
 class TestAStudentsDay:
-    def test_what_a_student_does_is_on_both_pages_by_itself(self, room, visit, folder, capsys):
+    def test_a_students_actions_appear_on_both_pages(self, room, visit, folder, capsys):
         for number in range(FEW - 1):
             room.join(f"P{number}").put(exercises=[at(1)])
         wall, instructor = visit(), visit()
         wall.page.goto(room.url)
         instructor.page.goto(f"{room.url}/instructor#{room.instructor}")
-        expect(wall.page.get_by_text("Counts are shown once 5 people are in")).to_be_visible()
+        expect(wall.page.get_by_text("Counts appear once 5 people have joined")).to_be_visible()
         expect(wall.page.locator(".bar")).to_have_count(0)
 
         folder.mkdir()
@@ -74,7 +74,9 @@ class TestAStudentsDay:
         assert "B4" not in wall.text()
 
         student_side.hand(folder=folder)
-        expect(row.get_by_text("hand up 0 min", exact=True)).to_be_visible(timeout=SOON_MS)  # at the place next to it
+        expect(row.get_by_text("hand up 0 min", exact=True)).to_be_visible(
+            timeout=SOON_MS
+        )  # its place is in the next column
         expect(instructor.page.get_by_role("row").nth(1)).to_contain_text("B4")
         student_side.hand(folder=folder)
         expect(row).not_to_contain_text("hand up", timeout=SOON_MS)
@@ -89,7 +91,7 @@ class TestAStudentsDay:
         assert wall.problems == instructor.problems == []
         assert wall.hosts() | instructor.hosts() == {f"127.0.0.1:{room.port}"}
 
-    def test_a_board_that_is_killed_comes_back_with_all_that_it_had_confirmed(self, room, visit, folder):
+    def test_a_killed_board_comes_back_with_all_confirmed_data(self, room, visit, folder):
         fill(room, FEW)
         folder.mkdir()
         student_side.join(room.url, room.code, seat="B4", folder=folder)
@@ -101,22 +103,22 @@ class TestAStudentsDay:
 
         room.kill()
         expect(heard).to_contain_text("Not live", timeout=SOON_MS)
-        expect(instructor.page.locator("#age")).to_have_text(re.compile(r"Last heard \d+ s ago\."), timeout=SOON_MS)
-        expect(instructor.page.get_by_role("row")).to_have_count(FEW + 2)  # what was known stays to be read
+        expect(instructor.page.locator("#age")).to_have_text(re.compile(r"Last update \d+ s ago\."), timeout=SOON_MS)
+        expect(instructor.page.get_by_role("row")).to_have_count(FEW + 2)  # the last state stays visible
         core.checker("06", {})(3, answer(3))  # meanwhile
 
         room.start()
         expect(heard).to_have_text("Live", timeout=SOON_MS)
         row = instructor.page.get_by_role("row").filter(has_text="B4")
         expect(row).to_contain_text("06 · 3", timeout=2 * SOON_MS)
-        kept = {one["seat"]: one for one in room.shown()["seats"]}
-        for one in before["seats"]:
-            if one["seat"] != "B4":
-                assert kept[one["seat"]]["hand_at"] == one["hand_at"]
+        after = {row["seat"]: row for row in room.shown()["seats"]}
+        for row in before["seats"]:
+            if row["seat"] != "B4":
+                assert after[row["seat"]]["hand_at"] == row["hand_at"]
 
 
-class TestTheLine:
-    def test_the_page_says_when_it_is_not_live_and_goes_on_by_itself(self, board, visit):
+class TestConnection:
+    def test_the_page_shows_when_it_is_not_live_and_recovers(self, board, visit):
         visitor = visit()
         down = True
         visitor.page.route("**/view/*", lambda route: route.abort() if down else route.continue_())
@@ -130,14 +132,14 @@ class TestTheLine:
         expect(visitor.page.locator("#seats tr")).to_have_count(1, timeout=SOON_MS)
         visitor.context.set_offline(True)
         expect(heard).to_contain_text("Not live", timeout=SOON_MS)
-        expect(visitor.page.locator("#age")).to_have_text(re.compile(r"Last heard \d+ s ago\."), timeout=SOON_MS)
+        expect(visitor.page.locator("#age")).to_have_text(re.compile(r"Last update \d+ s ago\."), timeout=SOON_MS)
         visitor.context.set_offline(False)
         expect(heard).to_have_text("Live", timeout=SOON_MS)
 
 
 class TestTrust:
     @pytest.mark.parametrize("width", [375, 1280])
-    def test_hostile_names_are_texts(self, board, visit, width):
+    def test_hostile_names_are_shown_as_text(self, board, visit, width):
         for number, name in enumerate(HOSTILE):
             doctor = [{"lab": f"07 {name}"[:60], "status": "fail", "because": [*HOSTILE]}]
             seat = board.join(name[:24])
@@ -157,32 +159,32 @@ class TestTrust:
         assert visitor.problems == []
 
     @pytest.mark.parametrize("token", ["", "#another-token", "#" + "x" * 200, "#%00"])
-    def test_a_student_at_the_instructors_address_sees_one_sentence(self, board, visit, token):
+    def test_without_the_token_the_instructors_page_shows_one_sentence(self, board, visit, token):
         fill(board, FEW)
         visitor = visit()
         visitor.page.goto(f"{board.url}/instructor{token}")
-        told = "this is the instructor's page: open the address that ./lab room open printed"
-        expect(visitor.page.locator("#heard")).to_have_text(told)
-        assert visitor.text() == f"Instructor {told}"
+        message = "this is the instructor's page: open the address that ./lab room open printed"
+        expect(visitor.page.locator("#heard")).to_have_text(message)
+        assert visitor.text() == f"Instructor {message}"
         assert "A1" not in visitor.page.content()
 
-    def test_the_token_stays_out_of_addresses_cookies_and_other_ports(self, board, visit, other_site):
+    def test_the_token_is_not_in_addresses_cookies_or_requests_to_other_ports(self, board, visit, other_site):
         visitor = visit()
         visitor.page.goto(f"{board.url}/instructor#{board.instructor}")
         expect(visitor.page.locator("#room")).to_be_visible()
         assert visitor.page.url == f"{board.url}/instructor"
         assert board.instructor not in visitor.page.content()
-        for request in visitor.asked:
+        for request in visitor.requests:
             assert board.instructor not in request.url
             assert "referer" not in request.all_headers()
         assert visitor.context.cookies() == []
-        visitor.page.goto(f"{board.url}/instructor")  # the tab knows it
+        visitor.page.goto(f"{board.url}/instructor")  # from the tab's storage
         expect(visitor.page.locator("#room")).to_be_visible()
-        asked = len(visitor.asked)
+        count = len(visitor.requests)
         page = "<!doctype html><p id=told></p><script>told.append(sessionStorage.length)</script>"
         visitor.page.goto(other_site(page))
         expect(visitor.page.locator("#told")).to_have_text("0")
-        assert board.instructor not in str([request.all_headers() for request in visitor.asked[asked:]])
+        assert board.instructor not in str([request.all_headers() for request in visitor.requests[count:]])
 
     def test_another_site_can_neither_frame_nor_read_a_page(self, board, visit, other_site):
         visitor = visit()
@@ -200,13 +202,13 @@ class TestTrust:
         wall.page.goto(f"{board.url}/#{board.code}")
         expect(wall.page.locator("#code")).to_have_text(board.code)
         instructor.page.goto(f"{board.url}/instructor#{board.instructor}")
-        remove = instructor.page.get_by_role("button", name="Remove the marked seats")
+        remove = instructor.page.get_by_role("button", name="Remove selected seats")
         expect(remove).to_be_disabled()
-        box = instructor.page.get_by_label("mark seat 6")
+        box = instructor.page.get_by_label("select seat 6")
         box.check()
         board.join("Another")
         expect(instructor.page.locator("#seats tr")).to_have_count(FEW + 2, timeout=SOON_MS)
-        expect(box).to_be_checked()  # and stays so while the page changes
+        expect(box).to_be_checked()  # even while the page changes
         expect(box).to_be_focused()
         remove.click()
         expect(instructor.page.locator("#seats tr")).to_have_count(FEW + 1, timeout=SOON_MS)
@@ -218,13 +220,13 @@ class TestTrust:
         expect(wall.page.locator("#code")).to_have_text("CODE")
         address = instructor.page.locator("#wall")
         expect(address).to_have_text(f"{board.url}/#{board.store.room['code']}", timeout=SOON_MS)
-        wall.page.goto(address.text_content())  # the same page, with another code after #
+        wall.page.goto(address.text_content())  # the same page, with a new code after #
         expect(wall.page.locator("#code")).to_have_text(board.store.room["code"], timeout=SOON_MS)
         assert instructor.problems == []
 
 
 class TestTheInstructor:
-    def test_a_click_on_what_the_room_is_stuck_at_shows_who_has_not_passed_it(self, board, visit):
+    def test_clicking_a_stuck_exercise_shows_the_seats_that_have_not_passed_it(self, board, visit):
         board.join("Ada").put(exercises=[at(1), at(2)])
         board.join("Bob").put(exercises=[at(1), at(2, "not yet")])
         eve = board.join("Eve")
@@ -243,7 +245,7 @@ class TestTheInstructor:
         page.get_by_label("Show").select_option("all seats")
         expect(page.locator("#missing")).to_have_text("")
 
-    def test_the_wall_is_held_at_a_question_and_let_go(self, board, visit):
+    def test_a_question_is_pinned_on_the_wall_and_released(self, board, visit):
         for _ in range(FEW):
             board.join().put(guesses=[guessed(2, 2.5), guessed("memory", lab="07")])
         instructor, wall = visit(), visit()
@@ -251,12 +253,12 @@ class TestTheInstructor:
         question = wall.page.locator("#question")
         expect(question).to_have_text("Lab 07, your guess: what limits it")
         instructor.page.goto(f"{board.url}/instructor#{board.instructor}")
-        hold = instructor.page.get_by_label("Guesses and results of")
+        hold = instructor.page.get_by_label("Guesses and results for")
         hold.select_option("03 · oneDNN against Eigen")
         expect(question).to_have_text("Lab 03, your guess: oneDNN against Eigen", timeout=SOON_MS)
         instructor.page.reload()
         expect(hold).to_have_value(re.compile('"03"'), timeout=SOON_MS)
-        hold.select_option("the latest that five have guessed")
+        hold.select_option("latest with five guesses")
         expect(question).to_have_text("Lab 07, your guess: what limits it", timeout=SOON_MS)
         assert wall.problems == instructor.problems == []
 
@@ -268,7 +270,7 @@ FRAMING = """<!doctype html><iframe src="%s/instructor"></iframe><p id="told"></
 
 @pytest.fixture
 def other_site():
-    """Serve a page of somebody else's on this machine; return its address."""
+    """Return a function that serves a page from another site on this machine, and returns its address."""
     page = b""
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -294,7 +296,7 @@ def other_site():
 
 
 class TestTheWall:
-    def test_it_says_how_to_join_until_all_are_in_and_small_from_then_on(self, board, visit):
+    def test_joining_instructions_shrink_once_all_have_joined(self, board, visit):
         visitor = visit(viewport={"width": 1280, "height": 800})
         visitor.page.goto(f"{board.url}/#{board.code}")
         poster, code = visitor.page.locator("#poster"), visitor.page.locator("#code")
@@ -310,10 +312,10 @@ class TestTheWall:
         small = poster.bounding_box()
         assert small["width"] * small["height"] < large["width"] * large["height"] / 3
         assert visitor.problems == []
-        assert not any(board.code in request.url.partition("#")[0] for request in visitor.asked)
+        assert not any(board.code in request.url.partition("#")[0] for request in visitor.requests)
 
     @pytest.mark.parametrize("end", ["", "#", "#<img src=x onerror=a()>", "#%00"])
-    def test_without_the_code_it_shows_the_address_alone(self, board, visit, end):
+    def test_without_the_code_it_shows_only_the_address(self, board, visit, end):
         visitor = visit()
         visitor.page.goto(f"{board.url}/{end}")
         expect(visitor.page.locator("#poster code")).to_have_text(f"./lab join {board.url} CODE")
@@ -321,41 +323,41 @@ class TestTheWall:
         assert board.code not in visitor.page.content()
         assert not [problem for problem in visitor.problems if "403" not in problem]
 
-    def test_guesses_come_before_the_results_and_the_bar_with_the_median_is_marked(self, board, visit):
+    def test_guesses_precede_results_and_the_bar_with_the_median_is_marked(self, board, visit):
         people = [board.join(f"P{number}") for number in range(8)]
-        for place, one in enumerate(people):
-            one.put(guesses=[guessed((1, 2, 2, 2.5, 3, 3, 4, 1e12)[place])])
+        for place, seat in enumerate(people):
+            seat.put(guesses=[guessed((1, 2, 2, 2.5, 3, 3, 4, 1e12)[place])])
         visitor = visit()
         visitor.page.goto(board.url)
         expect(visitor.page.locator("#question")).to_have_text("Lab 03, your guess: oneDNN against Eigen")
         expect(visitor.page.locator("#measured")).to_have_text("8 guesses. Not measured yet.")
         expect(visitor.page.get_by_role("progressbar", name="2 to < 2.5×")).to_have_attribute("value", "2")
         expect(visitor.page.locator("#guess .measured, #picture .point")).to_have_count(0)
-        for place, one in enumerate(people[:5]):
-            one.put(guesses=[guessed((1, 2, 2, 2.5, 3)[place], 2.1 + place / 10)])
-        told = "Measured: median 2.3× (2.1 to 2.5), 5 machines."
-        expect(visitor.page.locator("#measured")).to_have_text(told, timeout=SOON_MS)
+        for place, seat in enumerate(people[:5]):
+            seat.put(guesses=[guessed((1, 2, 2, 2.5, 3)[place], 2.1 + place / 10)])
+        summary = "Measured: median 2.3× (2.1 to 2.5), 5 machines."
+        expect(visitor.page.locator("#measured")).to_have_text(summary, timeout=SOON_MS)
         expect(visitor.page.locator("#guess .measured")).to_have_text("2 to < 2.5×2 ◀ measured")
         expect(visitor.page.locator("#picture .point")).to_have_count(5)
         assert visitor.problems == []
 
-    def test_each_machine_is_a_mark_in_the_column_of_its_kind(self, board, visit):
+    def test_every_machine_is_a_mark_in_its_types_column(self, board, visit):
         fill(board, 40)
         visitor = visit()
         visitor.page.goto(board.url)
         (result,) = board.wall()["results"]
         values = [value for group in result["groups"] for value in group["values"]]
         expect(visitor.page.locator("#picture .point")).to_have_count(len(values))
-        for axis in ("cores of a machine", "times (×)"):
+        for axis in ("cores per machine", "times (×)"):
             expect(visitor.page.get_by_text(axis)).to_be_visible()
-        visitor.page.get_by_text("The same as a table").click()
+        visitor.page.get_by_text("Show as a table").click()
         expect(visitor.page.locator("#values tr")).to_have_count(len(result["groups"]))
         shapes = {shape.get_attribute("d") for shape in visitor.page.locator("#picture .point").all()}
         assert len(shapes) == len({tuple(group["isa"]) if len(group["isa"]) == 1 else () for group in result["groups"]})
         assert visitor.problems == []
 
     @pytest.mark.parametrize("values", [(0, 0, 0, 0, 0), (0, -5, 1e-9, 3, 9e14), (1e-300, 2e-300, 0, 0, 0)])
-    def test_any_values_are_drawn(self, board, visit, values):
+    def test_extreme_values_are_drawn(self, board, visit, values):
         for value in values:
             board.join().put(guesses=[guessed(None, value)], machine={"cores": 100_000, "isa": "AMX"})
         visitor = visit()

@@ -1,4 +1,4 @@
-"""What a student's browser shows of a hub: the login page, and JupyterLab with a kernel."""
+"""A hub in a student's browser: the login page, and JupyterLab with a kernel."""
 
 import re
 from collections.abc import Iterator
@@ -38,7 +38,7 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
         hub.stop()
 
 
-def test_a_student_logs_in_with_the_card_and_works_in_jupyterlab(hub, visit):
+def test_a_student_logs_in_with_the_card_and_uses_jupyterlab(hub, visit):
     page = visit().page
     page.goto(hub.settings.url)
     expect(page.get_by_text("Your card has your username and password.")).to_be_visible()

@@ -1,4 +1,4 @@
-"""What JupyterLab, as `./lab start` opens it, lets a notebook that somebody else wrote do."""
+"""JupyterLab from `./lab start` is safe with notebooks written by others."""
 
 import os
 import re
@@ -22,23 +22,23 @@ BUTTON = '<button data-commandlinker-command="help:about" data-commandlinker-arg
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Open a student's labs, among them a notebook with a button that runs a command; return its address."""
+    """Start JupyterLab with a notebook whose button would run a command; return its address."""
     folder = tmp_path_factory.mktemp("start") / "my labs"
     folder.mkdir()
     output = nbformat.v4.new_output("display_data", data={"text/html": BUTTON})
     cells = [nbformat.v4.new_markdown_cell(BUTTON), nbformat.v4.new_code_cell("1", outputs=[output])]
-    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}  # or JupyterLab asks for one
+    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}  # otherwise, JupyterLab asks for one
     nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=kernel), folder / "theirs.ipynb")
     (port,) = addresses.free_ports(1)
     command = [Path(sys.executable).with_name("labkit"), "start", "--no-browser", f"--port={port}", "--folder", folder]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | {"HOME": str(folder)}) as server:
-        token = next(found[1] for line in server.stderr if (found := re.search(r"\?token=(\w+)", line)))
+        token = next(match[1] for line in server.stderr if (match := re.search(r"\?token=(\w+)", line)))
         yield f"http://127.0.0.1:{port}/lab/tree/theirs.ipynb?token={token}"
         server.send_signal(signal.SIGTERM)
         server.stderr.read()
 
 
-def test_a_button_in_a_notebook_runs_no_command_of_jupyterlab(address, visit):
+def test_buttons_in_notebooks_cannot_run_jupyterlab_commands(address, visit):
     page = visit().page
     page.goto(address)
     buttons = page.get_by_role("button", name="The solution", exact=True)

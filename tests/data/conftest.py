@@ -1,4 +1,4 @@
-"""What the tests of digits, their files and their download share."""
+"""Fixtures for the tests of digits, their files and their download."""
 
 import functools
 from pathlib import Path
@@ -8,13 +8,13 @@ from mnist_files import mnist_arrays, npz_bytes, register
 
 
 @functools.cache
-def _made() -> bytes:
+def _mnist_bytes() -> bytes:
     return npz_bytes(mnist_arrays())
 
 
 @pytest.fixture
 def truth() -> bytes:
-    return _made()
+    return _mnist_bytes()
 
 
 @pytest.fixture
@@ -23,9 +23,9 @@ def folder(tmp_path, monkeypatch) -> Path:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("LAB_DATA", raising=False)
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    made = tmp_path / "data"
-    made.mkdir()
-    return made
+    data = tmp_path / "data"
+    data.mkdir()
+    return data
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A synthetic set in MNIST's layout, and a registry that takes it for the truth."""
+"""A synthetic set in MNIST's layout, and a registry of it."""
 
 import hashlib
 import io
@@ -29,7 +29,7 @@ def npz_bytes(arrays: dict[str, np.ndarray]) -> bytes:
 
 
 def register(path: Path, content: bytes, mirrors=()) -> Path:
-    """Write a registry that takes `content` for the truth."""
+    """Write a registry with the size and checksum of `content`."""
     digest = hashlib.sha256(content).hexdigest()
     lines = ["[mnist]", f'name = "{NPZ}"', f"size = {len(content)}", f'sha256 = "{digest}"']
     path.write_text("\n".join([*lines, f"mirrors = {list(mirrors)}"]))
@@ -40,8 +40,8 @@ def put(folder: Path, content: bytes) -> None:
     (folder / NPZ).write_bytes(content)
 
 
-def fingerprint(given: Digits) -> str:
-    return hashlib.sha256(b"".join(getattr(given, key).tobytes() for key in KEYS)).hexdigest()
+def fingerprint(digits: Digits) -> str:
+    return hashlib.sha256(b"".join(getattr(digits, key).tobytes() for key in KEYS)).hexdigest()
 
 
 def one_line(error) -> str:

@@ -20,17 +20,17 @@ from labkit.system.paths import ROOT
 
 @pytest.mark.slow
 def test_built_in_digits(folder, registry):
-    given = load_digits(folder=folder, registry=registry)
-    assert given.x_train.shape == (8000, 28, 28, 1)
-    assert given.x_test.shape == (2000, 28, 28, 1)
-    assert np.bincount(given.y_train).tolist() == [800] * 10
-    assert np.bincount(given.y_test).tolist() == [200] * 10
-    assert (given.x_train.dtype, given.y_train.dtype) == (np.float32, np.int64)
-    assert given.x_train.min() == 0.0
-    assert given.x_train.max() == 1.0
-    assert len(np.unique(given.x_train, axis=0)) == 8000, "no two variants are the same"
-    assert "scikit-learn's 1,797" in given.source
-    assert "./lab data fetch" in given.source
+    data = load_digits(folder=folder, registry=registry)
+    assert data.x_train.shape == (8000, 28, 28, 1)
+    assert data.x_test.shape == (2000, 28, 28, 1)
+    assert np.bincount(data.y_train).tolist() == [800] * 10
+    assert np.bincount(data.y_test).tolist() == [200] * 10
+    assert (data.x_train.dtype, data.y_train.dtype) == (np.float32, np.int64)
+    assert data.x_train.min() == 0.0
+    assert data.x_train.max() == 1.0
+    assert len(np.unique(data.x_train, axis=0)) == 8000, "no two variants are the same"
+    assert "scikit-learn's 1,797" in data.source
+    assert "./lab data fetch" in data.source
 
 
 def test_built_in_originals_are_in_one_part_only():
@@ -42,13 +42,13 @@ def test_built_in_originals_are_in_one_part_only():
 
 @pytest.mark.parametrize("blank", ["train", "test"])
 def test_no_test_digit_is_a_variant_of_a_training_digit(folder, registry, monkeypatch, blank):
-    """Blank one part's originals, and the other part comes out bit for bit as before: it is made of its own alone."""
-    ask = {"n_train": 600, "n_test": 200, "folder": folder, "registry": registry}
-    before = load_digits(**ask)
+    """Blanking one part's originals leaves the other part identical, as it uses only its own."""
+    arguments = {"n_train": 600, "n_test": 200, "folder": folder, "registry": registry}
+    before = load_digits(**arguments)
     parts = dict(zip(("train", "test"), digits._originals(), strict=True))
     parts[blank] = parts[blank]._replace(images=np.zeros_like(parts[blank].images))
     monkeypatch.setattr(digits, "_originals", lambda: tuple(parts.values()))
-    after = load_digits(**ask)
+    after = load_digits(**arguments)
     other = "test" if blank == "train" else "train"
     assert np.array_equal(getattr(after, f"x_{other}"), getattr(before, f"x_{other}"))
     assert getattr(after, f"x_{blank}").mean() < getattr(before, f"x_{blank}").mean() / 2
@@ -61,13 +61,13 @@ def test_built_in_digits_are_the_same_in_another_process(folder, registry):
         "d = load_digits(500, 100, seed=3, folder=Path(sys.argv[1]), registry=Path(sys.argv[2]));"
         "print(hashlib.sha256(b''.join(a.tobytes() for a in (d.x_train, d.y_train, d.x_test, d.y_test))).hexdigest())"
     )
-    there = subprocess.run(
+    other = subprocess.run(
         [sys.executable, "-c", code, str(folder), str(registry)],
         cwd=ROOT, capture_output=True, text=True, check=True, env=os.environ | {"OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     place = {"folder": folder, "registry": registry}
-    assert there.stdout.strip() == fingerprint(load_digits(500, 100, seed=3, **place))
-    assert there.stdout.strip() != fingerprint(load_digits(500, 100, seed=4, **place))
+    assert other.stdout.strip() == fingerprint(load_digits(500, 100, seed=3, **place))
+    assert other.stdout.strip() != fingerprint(load_digits(500, 100, seed=4, **place))
 
 
 def test_built_in_test_digits_do_not_depend_on_the_training_digits(folder, registry):
@@ -78,13 +78,13 @@ def test_built_in_test_digits_do_not_depend_on_the_training_digits(folder, regis
 def test_built_in_digits_can_be_learnt_but_not_by_looking_at_single_pixels(folder, registry):
     from sklearn.neighbors import NearestCentroid
 
-    given = load_digits(2000, 500, folder=folder, registry=registry)
-    flat = given.x_train.reshape(2000, -1), given.x_test.reshape(500, -1)
-    accuracy = NearestCentroid().fit(flat[0], given.y_train).score(flat[1], given.y_test)
+    data = load_digits(2000, 500, folder=folder, registry=registry)
+    flat = data.x_train.reshape(2000, -1), data.x_test.reshape(500, -1)
+    accuracy = NearestCentroid().fit(flat[0], data.y_train).score(flat[1], data.y_test)
     assert 0.6 < accuracy < 0.95
 
 
-def test_built_in_digits_are_no_more_than_mnist_has(folder, registry):
+def test_built_in_digits_are_limited_to_the_size_of_mnist(folder, registry):
     for arguments in ({"n_train": 60_001}, {"n_test": 10_001}):
         with pytest.raises(LabError, match="is not possible here"):
             load_digits(folder=folder, registry=registry, **arguments)
@@ -96,7 +96,7 @@ def test_built_in_digits_are_no_more_than_mnist_has(folder, registry):
 @pytest.fixture
 def no_sockets(monkeypatch):
     def refuse(*args, **kwargs):
-        raise AssertionError("a socket was asked for")
+        raise AssertionError("a socket was requested")
 
     for name in ("socket", "create_connection", "getaddrinfo"):
         monkeypatch.setattr(socket, name, refuse)
@@ -112,7 +112,7 @@ def test_digits_and_status_open_no_socket_and_write_nothing(folder, registry, tr
     assert {path: path.stat().st_mtime_ns for path in folder.parent.rglob("*")} == before
 
 
-def test_the_socket_trap_springs(folder, tmp_path, truth, no_sockets):
+def test_the_socket_guard_works(folder, tmp_path, truth, no_sockets):
     registry = register(tmp_path / "registry.toml", truth, ["http://127.0.0.1:9/"])
-    with pytest.raises(AssertionError, match="a socket was asked for"):
+    with pytest.raises(AssertionError, match="a socket was requested"):
         fetch(folder, registry)

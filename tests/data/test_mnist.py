@@ -1,4 +1,4 @@
-"""MNIST's files: read when they are intact, refused by name when they are damaged."""
+"""MNIST's file: read if intact, rejected by name if damaged."""
 
 import hashlib
 import importlib.util
@@ -19,10 +19,10 @@ from labkit.system.errors import LabError
 
 def test_reads_every_mnist_digit_once(folder, registry, truth):
     put(folder, truth)
-    given = load_digits(folder=folder, registry=registry)
+    digits = load_digits(folder=folder, registry=registry)
     arrays = mnist_arrays()
     for part in ("train", "test"):
-        images, labels = getattr(given, f"x_{part}"), getattr(given, f"y_{part}")
+        images, labels = getattr(digits, f"x_{part}"), getattr(digits, f"y_{part}")
         assert (images.dtype, labels.dtype) == (np.float32, np.int64)
         assert images.shape == (len(labels), 28, 28, 1)
         expected = {
@@ -32,13 +32,13 @@ def test_reads_every_mnist_digit_once(folder, registry, truth):
         back = np.rint(images[..., 0] * 255).astype(np.uint8)
         assert {(i.tobytes(), y) for i, y in zip(back, labels.tolist(), strict=True)} == expected
         assert len(labels) == len(expected)
-    assert given.x_train.max() == 1.0
-    assert given.x_train.min() == 0.0
-    assert given.source.startswith("MNIST: 60 training and 30 test digits")
-    assert NPZ in given.source
+    assert digits.x_train.max() == 1.0
+    assert digits.x_train.min() == 0.0
+    assert digits.source.startswith("MNIST: 60 training and 30 test digits")
+    assert NPZ in digits.source
 
 
-def test_order_of_places(folder, keras, registry, truth):
+def test_the_data_folder_precedes_keras_cache(folder, keras, registry, truth):
     put(keras, truth)
     assert "keras" in load_digits(folder=folder, registry=registry).source
     put(folder, truth)
@@ -53,17 +53,17 @@ def test_subset_is_balanced_and_deterministic(folder, tmp_path):
     content = npz_bytes(arrays)
     put(folder, content)
     place = {"folder": folder, "registry": register(tmp_path / "registry.toml", content)}
-    given = load_digits(30, 10, **place)
-    assert np.bincount(given.y_train).tolist() == [13, 12, 5] or np.bincount(given.y_train).tolist() == [12, 13, 5]
-    assert len(np.unique(given.x_train, axis=0)) == 30
-    assert 2 in given.y_train[15:], "in random order: the scarce class must not all be in the first rank's share"
-    assert fingerprint(given) == fingerprint(load_digits(30, 10, **place))
-    assert fingerprint(given) != fingerprint(load_digits(30, 10, seed=1, **place))
-    assert np.array_equal(given.x_test, load_digits(50, 10, **place).x_test)
+    digits = load_digits(30, 10, **place)
+    assert np.bincount(digits.y_train).tolist() == [13, 12, 5] or np.bincount(digits.y_train).tolist() == [12, 13, 5]
+    assert len(np.unique(digits.x_train, axis=0)) == 30
+    assert 2 in digits.y_train[15:], "in random order: the rare class must not all be in the first rank's share"
+    assert fingerprint(digits) == fingerprint(load_digits(30, 10, **place))
+    assert fingerprint(digits) != fingerprint(load_digits(30, 10, seed=1, **place))
+    assert np.array_equal(digits.x_test, load_digits(50, 10, **place).x_test)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "named"),
+    ("arguments", "message"),
     [
         ({"n_train": 0}, "n_train=0"),
         ({"n_train": -3}, "n_train=-3"),
@@ -74,11 +74,11 @@ def test_subset_is_balanced_and_deterministic(folder, tmp_path):
         ({"seed": -1}, "seed=-1"),
     ],
 )
-def test_impossible_numbers_are_one_line(folder, registry, truth, arguments, named):
+def test_impossible_numbers_give_a_one_line_error(folder, registry, truth, arguments, message):
     put(folder, truth)
     with pytest.raises(LabError) as error:
         load_digits(folder=folder, registry=registry, **arguments)
-    assert named in one_line(error)
+    assert message in one_line(error)
 
 
 def test_lab_data_names_the_folder(folder, registry, truth, tmp_path, monkeypatch):
@@ -88,9 +88,9 @@ def test_lab_data_names_the_folder(folder, registry, truth, tmp_path, monkeypatc
     assert status(registry=registry)[0].path == folder / NPZ
     assert "intact" in fetch(registry=registry)
     monkeypatch.setenv("LAB_DATA", str(tmp_path / "nowhere"))
-    for question in (load_digits, status, fetch):
+    for function in (load_digits, status, fetch):
         with pytest.raises(LabError, match=r"nowhere.*LAB_DATA"):
-            question(registry=registry)
+            function(registry=registry)
 
 
 # --- Damage -----------------------------------------------------------------------------------------------------------
@@ -101,13 +101,13 @@ def test_damaged_file_is_refused_by_name(folder, registry, truth, damage):
     put(folder, damage(truth))
     with pytest.raises(LabError) as error:
         load_digits(folder=folder, registry=registry)
-    said = one_line(error)
-    assert NPZ in said
-    assert "./lab data fetch" in said
-    assert f"{len(damage(truth)):,} bytes with SHA-256 {hashlib.sha256(damage(truth)).hexdigest()[:12]}" in said
+    message = one_line(error)
+    assert NPZ in message
+    assert "./lab data fetch" in message
+    assert f"{len(damage(truth)):,} bytes with SHA-256 {hashlib.sha256(damage(truth)).hexdigest()[:12]}" in message
     [state] = status(folder, registry)
     assert (state.state, state.path) == ("damaged", folder / NPZ)
-    assert state.detail in said
+    assert state.detail in message
     assert "./lab data fetch" in state.fix
 
 
@@ -128,9 +128,9 @@ def test_damaged_file_of_keras_is_refused_and_left_alone(folder, keras, registry
     put(keras, truth[:-1])
     with pytest.raises(LabError) as error:
         load_digits(folder=folder, registry=registry)
-    said = one_line(error)
-    assert str(keras / NPZ) in said
-    assert "./lab data fetch" in said
+    message = one_line(error)
+    assert str(keras / NPZ) in message
+    assert "./lab data fetch" in message
     assert [file.path for file in status(folder, registry) if file.state == "damaged"] == [keras / NPZ]
     put(folder, truth)  # what fetch does
     assert load_digits(folder=folder, registry=registry).source.startswith("MNIST")

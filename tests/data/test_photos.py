@@ -9,7 +9,7 @@ from labkit.system.errors import LabError
 
 RED, GREEN, BLUE, WHITE, BLACK = (255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255), (0, 0, 0)
 CORNERS = np.repeat(np.repeat(np.array([[RED, GREEN], [BLUE, WHITE]], np.uint8), 16, axis=0), 24, axis=1)  # 32 × 48
-UPSIDE = {  # what is stored, by EXIF orientation, of a picture whose upright form is CORNERS
+STORED = {  # the stored pixels, by EXIF orientation, of a picture that is CORNERS when upright
     1: CORNERS,
     2: CORNERS[:, ::-1],
     3: CORNERS[::-1, ::-1],
@@ -23,7 +23,7 @@ UPSIDE = {  # what is stored, by EXIF orientation, of a picture whose upright fo
 
 @pytest.fixture
 def save(tmp_path, monkeypatch):
-    """Save a picture in the folder that the test runs in, and give its relative path."""
+    """Save a picture in the test's working directory, and return its relative path."""
     monkeypatch.chdir(tmp_path)
 
     def save(image, name, **options):
@@ -44,7 +44,7 @@ def test_the_built_in_photo_needs_no_file():
 
 
 @pytest.mark.parametrize("pixels", [1_000, 50_000, 2_500_000])
-def test_a_photo_is_made_as_large_as_asked_in_its_proportions(pixels):
+def test_a_photo_is_resized_in_its_proportions(pixels):
     height, width, _ = photos.load_photo(pixels=pixels).shape
     assert height * width == pytest.approx(pixels, rel=0.05)
     assert width / height == pytest.approx(640 / 427, rel=0.05)
@@ -62,12 +62,12 @@ def test_a_jpeg_keeps_about_its_colours(save):
     same(photo[4:12, 4:20], CORNERS[4:12, 4:20], tolerance=8)
 
 
-@pytest.mark.parametrize("orientation", UPSIDE)
+@pytest.mark.parametrize("orientation", STORED)
 @pytest.mark.parametrize("name", ["p.jpg", "p.png"])
-def test_a_camera_s_rotation_is_followed(save, orientation, name):
+def test_exif_orientation_is_applied(save, orientation, name):
     exif = Image.Exif()
     exif[0x0112] = orientation
-    stored = Image.fromarray(np.ascontiguousarray(UPSIDE[orientation]))
+    stored = Image.fromarray(np.ascontiguousarray(STORED[orientation]))
     options = {"quality": 95, "subsampling": 0} if name == "p.jpg" else {}
     photo = photos.load_photo(save(stored, name, exif=exif, **options))
     assert photo.shape == CORNERS.shape
@@ -78,7 +78,7 @@ def test_a_camera_s_rotation_is_followed(save, orientation, name):
 def test_a_rotated_jpeg_is_shrunk_upright(save):
     exif = Image.Exif()
     exif[0x0112] = 6
-    stored = Image.fromarray(np.ascontiguousarray(UPSIDE[6])).resize((640, 960), Image.Resampling.NEAREST)
+    stored = Image.fromarray(np.ascontiguousarray(STORED[6])).resize((640, 960), Image.Resampling.NEAREST)
     photo = photos.load_photo(save(stored, "p.jpg", exif=exif), pixels=20_000)
     height, width, _ = photo.shape
     assert width / height == pytest.approx(1.5, rel=0.02)
@@ -112,37 +112,37 @@ def test_a_bomb_is_refused(save):
 
 def test_a_missing_photo_is_reported(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(LabError, match=r"holiday.jpg is not there: give the path of a photo"):
+    with pytest.raises(LabError, match=r"holiday.jpg does not exist: pass the path of a photo"):
         photos.load_photo("holiday.jpg")
     with pytest.raises(LabError):
         photos.load_photo(tmp_path)
 
 
 @pytest.mark.parametrize("content", [b"", b"this is text\n", b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"])
-def test_what_is_no_picture_is_reported(tmp_path, content):
+def test_files_that_are_not_pictures_are_reported(tmp_path, content):
     path = tmp_path / "p.jpg"
     path.write_bytes(content)
-    with pytest.raises(LabError, match=r"no picture|damaged"):
+    with pytest.raises(LabError, match=r"not a picture|damaged"):
         photos.load_photo(path)
 
 
 @pytest.mark.parametrize("pixels", [0, -5, 10**12])
 def test_an_impossible_size_is_reported(pixels):
-    with pytest.raises(LabError, match="pixels is how many"):
+    with pytest.raises(LabError, match="pixels must be from 1"):
         photos.load_photo(pixels=pixels)
 
 
 def test_a_file_that_would_start_a_program_is_not_read(save, monkeypatch):
     name = save(Image.fromarray(CORNERS), "p.eps")
     monkeypatch.setattr("PIL.EpsImagePlugin.Ghostscript", lambda *_: pytest.fail("Ghostscript was started"))
-    with pytest.raises(LabError, match="is no picture of a kind that is read here"):
+    with pytest.raises(LabError, match="is not a picture in a supported format"):
         photos.load_photo(name)
 
 
 @pytest.mark.parametrize(
     "make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero"), lambda path: path.symlink_to(path.name)]
 )
-def test_a_photo_that_is_no_file_is_not_waited_for(tmp_path, make):
+def test_reading_a_special_file_does_not_block(tmp_path, make):
     make(tmp_path / "p.png")
     with pytest.raises(LabError, match=r"p\.png"):
         photos.load_photo(tmp_path / "p.png")

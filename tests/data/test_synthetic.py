@@ -1,4 +1,4 @@
-"""Synthetic images have ImageNet's layout, are the same each time, and are neither too easy nor half written."""
+"""Synthetic images have ImageNet's layout, are reproducible, and are neither too easy nor half written."""
 
 import io
 import itertools
@@ -29,12 +29,14 @@ def contents(folder):
 
 
 def examples(folder, kind):
-    """Give the features of a set's records, as TensorFlow's own reader reads them."""
-    found = []
+    """Return the features of a set's records, as TensorFlow's own reader reads them."""
+    records = []
     for record in tf.data.TFRecordDataset(sorted(map(str, folder.glob(f"{kind}-*")))):
         features = tf.train.Example.FromString(record.numpy()).features.feature
-        found.append({name: (value.int64_list.value or value.bytes_list.value)[0] for name, value in features.items()})
-    return found
+        records.append(
+            {name: (value.int64_list.value or value.bytes_list.value)[0] for name, value in features.items()}
+        )
+    return records
 
 
 # --- The files --------------------------------------------------------------------------------------------------------
@@ -48,50 +50,54 @@ def test_the_files_have_the_standard_names(folder):
 
 @pytest.mark.parametrize(("kind", "count"), [("train", 43), ("validation", 20)])
 def test_every_record_has_the_standard_fields(folder, kind, count):
-    found = examples(folder, kind)
-    assert len(found) == count
-    assert len({one["image/filename"] for one in found}) == count
-    for one in found:
-        assert (one["image/height"], one["image/width"], one["image/channels"]) == (32, 32, 3)
-        assert (one["image/colorspace"], one["image/format"], one["image/class/synset"]) == (b"RGB", b"JPEG", b"")
-        assert one["image/class/text"].decode() == synthetic.CLASSES[one["image/class/label"] - 1]
-        picture = Image.open(io.BytesIO(one["image/encoded"]))
+    records = examples(folder, kind)
+    assert len(records) == count
+    assert len({record["image/filename"] for record in records}) == count
+    for record in records:
+        assert (record["image/height"], record["image/width"], record["image/channels"]) == (32, 32, 3)
+        assert (record["image/colorspace"], record["image/format"], record["image/class/synset"]) == (
+            b"RGB",
+            b"JPEG",
+            b"",
+        )
+        assert record["image/class/text"].decode() == synthetic.CLASSES[record["image/class/label"] - 1]
+        picture = Image.open(io.BytesIO(record["image/encoded"]))
         assert (picture.format, picture.mode, picture.size) == ("JPEG", "RGB", (32, 32))
 
 
 def test_classes_are_balanced_from_1_to_10_and_shuffled(folder):
-    labels = [one["image/class/label"] for one in examples(folder, "train")]
+    labels = [record["image/class/label"] for record in examples(folder, "train")]
     assert sorted(Counter(labels).items()) == [(label, 5 if label <= 3 else 4) for label in range(1, 11)]
-    assert len(set(labels[:10])) < 10  # in turns, the first ten would be of ten classes
+    assert len(set(labels[:10])) < 10  # unshuffled, the first ten would be of ten classes
 
 
-def test_the_same_arguments_give_the_same_bytes_and_another_seed_others(folder, tmp_path):
+def test_the_same_arguments_give_the_same_bytes_and_another_seed_different_ones(folder, tmp_path):
     synthetic.write(tmp_path / "same", **SMALL)
     synthetic.write(tmp_path / "other", **SMALL, seed=1)
     assert contents(tmp_path / "same") == contents(folder)
     assert not set(contents(tmp_path / "other").values()) & set(contents(folder).values())
 
 
-def test_a_larger_set_begins_with_the_smaller_one_and_none_is_in_both_parts(folder, tmp_path):
+def test_a_larger_set_begins_with_the_smaller_one_and_the_parts_are_disjoint(folder, tmp_path):
     synthetic.write(tmp_path / "larger", **SMALL | {"train": 60})
     smaller, larger = (
-        {one["image/filename"]: one["image/encoded"] for one in examples(path, "train")}
+        {record["image/filename"]: record["image/encoded"] for record in examples(path, "train")}
         for path in (folder, tmp_path / "larger")
     )
     assert smaller.items() <= larger.items()
-    assert not set(larger.values()) & {one["image/encoded"] for one in examples(folder, "validation")}
+    assert not set(larger.values()) & {record["image/encoded"] for record in examples(folder, "validation")}
 
 
 # --- Its readers ------------------------------------------------------------------------------------------------------
 
 
-def test_the_training_programs_reader_gives_the_synthetic_pictures_with_their_labels(folder):
+def test_the_training_programs_reader_returns_the_synthetic_pictures_and_labels(folder):
     expected = {}
     for number in range(SMALL["validation"]):
         picture = synthetic.image(1 + number % 10, 32, np.random.default_rng((0, 1, number)))
         expected[number % 10 + 1, number // 10] = np.asarray(picture)[2:30, 2:30].astype(float)
-    found = tfrecords.index(folder, "validation")
-    ((pixels, labels),) = records.evaluation(found, 28, SMALL["validation"])
+    index = tfrecords.index(folder, "validation")
+    ((pixels, labels),) = records.evaluation(index, 28, SMALL["validation"])
     for image, label in zip(pixels.numpy() * records.DEVIATION + records.MEAN, labels.numpy(), strict=True):
         errors = {which: np.abs(image - picture).mean() for which, picture in expected.items()}
         closest = min(errors, key=errors.get)
@@ -111,8 +117,8 @@ def test_every_class_can_be_drawn_in_every_size(label, size):
     assert np.asarray(picture).std() > 15
 
 
-def test_no_pixel_tells_the_class(folder):
-    """A linear model on the pixels does not learn them, so what a network learns is the form."""
+def test_pixels_alone_do_not_reveal_the_class(folder):
+    """A linear model on pixels does not learn the classes, so a network has to learn shapes."""
 
     def part(which, count):
         labels = np.arange(count) % 10
@@ -123,10 +129,10 @@ def test_no_pixel_tells_the_class(folder):
     assert model.score(*part(1, 200)) < 0.6
 
 
-# --- Whole or not at all ----------------------------------------------------------------------------------------------
+# --- Complete or not at all -------------------------------------------------------------------------------------------
 
 
-def test_the_very_same_set_is_left_as_it_is(folder):
+def test_an_identical_set_is_left_untouched(folder):
     before = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
     assert not synthetic.write(folder, **SMALL)
     assert {path: path.stat().st_mtime_ns for path in folder.iterdir()} == before
@@ -150,11 +156,11 @@ def spoil(folder):
     ],
     ids=["seed", "more", "size", "shards", "damaged", "one more file", "files"],
 )
-def test_what_is_there_is_never_overwritten(tmp_path, prepare):
+def test_existing_files_are_never_overwritten(tmp_path, prepare):
     folder = tmp_path / "set"
     prepare(folder)
     before = contents(folder)
-    with pytest.raises(LabError, match=r"set exists, and does not hold exactly this set: name another folder, or"):
+    with pytest.raises(LabError, match=r"set exists and does not contain exactly this set: name another folder, or"):
         synthetic.write(folder, **SMALL)
     assert contents(folder) == before
     assert [path.name for path in tmp_path.iterdir()] == ["set"]
@@ -162,13 +168,13 @@ def test_what_is_there_is_never_overwritten(tmp_path, prepare):
 
 def test_a_file_of_that_name_is_reported(tmp_path):
     (tmp_path / "set").write_text("mine")
-    with pytest.raises(LabError, match="does not hold exactly this set"):
+    with pytest.raises(LabError, match="does not contain exactly this set"):
         synthetic.write(tmp_path / "set", **SMALL)
     with pytest.raises(LabError, match=r"cannot write .*below: File exists"):
         synthetic.write(tmp_path / "set" / "below", **SMALL)
 
 
-def test_an_empty_folder_and_missing_ones_above_are_fine(tmp_path):
+def test_an_empty_folder_and_missing_parents_are_accepted(tmp_path):
     (tmp_path / "empty" / "set").mkdir(parents=True)
     for folder in (tmp_path / "empty" / "set", tmp_path / "new" / "set"):
         assert synthetic.write(folder, train=8, validation=4, size=16)
@@ -180,14 +186,14 @@ def test_an_empty_folder_and_missing_ones_above_are_fine(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("stop", "told"),
+    ("stop", "message"),
     [
         (KeyboardInterrupt("Ctrl-C"), "Ctrl-C"),
         (tf.errors.ResourceExhaustedError(None, None, "no space left"), r"cannot write .*set: no space left\. Name"),
     ],
     ids=["Ctrl-C", "a full disk"],
 )
-def test_when_it_is_stopped_nothing_is_left(tmp_path, monkeypatch, stop, told):
+def test_an_interrupted_write_leaves_nothing(tmp_path, monkeypatch, stop, message):
     calls = itertools.count()
     draw = synthetic.image
 
@@ -197,22 +203,22 @@ def test_when_it_is_stopped_nothing_is_left(tmp_path, monkeypatch, stop, told):
         return draw(*args)
 
     monkeypatch.setattr(synthetic, "image", image)
-    with pytest.raises((KeyboardInterrupt, LabError), match=told):
+    with pytest.raises((KeyboardInterrupt, LabError), match=message):
         synthetic.write(tmp_path / "set", **SMALL)
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("arguments", "message"),
     [
-        ({"train": 7}, "train images: 7 is not possible; give a whole number from 8 to "),
+        ({"train": 7}, "train images: 7 is not possible; give an integer from 8 to "),
         ({"validation": 0}, "validation images: 0 is not possible"),
-        ({"size": 8}, "size: 8 is not possible; give a whole number from 16 to 1,024"),
+        ({"size": 8}, "size: 8 is not possible; give an integer from 16 to 1,024"),
         ({"seed": -1}, "seed: -1 is not possible"),
         ({"train": 10.5}, "train images: 10.5 is not possible"),
     ],
 )
-def test_impossible_numbers_are_reported_before_anything_is_made(tmp_path, wrong, told):
-    with pytest.raises(LabError, match=told):
-        synthetic.write(tmp_path / "set", **SMALL | wrong)
+def test_impossible_numbers_are_reported_before_anything_is_written(tmp_path, arguments, message):
+    with pytest.raises(LabError, match=message):
+        synthetic.write(tmp_path / "set", **SMALL | arguments)
     assert not list(tmp_path.iterdir())

@@ -1,4 +1,4 @@
-"""Every rank gets its part of each global batch, each image once, the same after a restart; damage is named."""
+"""Every rank gets its part of each global batch, each image once, also after a restart; damaged records are named."""
 
 import itertools
 import shutil
@@ -17,7 +17,7 @@ IMAGES = 23
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A set of images of random pixels, whose labels are their numbers."""
+    """Write a set of images with random pixels, labelled with their numbers."""
     rng = np.random.default_rng(0)
     pictures = [rng.integers(0, 256, (20 + number, 24, 3)) for number in range(IMAGES)]
     examples = [example(jpeg(picture), number) for number, picture in enumerate(pictures)]
@@ -31,9 +31,9 @@ def take(n, batches):
     return taken
 
 
-def global_batches(n, found, batch_size, ranks, **options):
-    """Give n global batches: those of all ranks, side by side."""
-    of_ranks = [take(n, records.training(found, 16, batch_size, rank, ranks, **options)) for rank in range(ranks)]
+def global_batches(n, index, batch_size, ranks, **options):
+    """Return n global batches, each the concatenated batches of all ranks."""
+    of_ranks = [take(n, records.training(index, 16, batch_size, rank, ranks, **options)) for rank in range(ranks)]
     return [tuple(np.concatenate(parts) for parts in zip(*batch, strict=True)) for batch in zip(*of_ranks, strict=True)]
 
 
@@ -44,24 +44,24 @@ def global_batches(n, found, batch_size, ranks, **options):
 def test_every_rank_knows_every_record(folder, ranks):
     alone = tfrecords.index(folder, "train")
     assert len(alone) == IMAGES
-    for found in together(ranks, lambda rank, allgather: tfrecords.index(folder, "train", rank, ranks, allgather)):
-        assert found.files == alone.files
+    for index in together(ranks, lambda rank, allgather: tfrecords.index(folder, "train", rank, ranks, allgather)):
+        assert index.files == alone.files
         for name in ("file", "offset", "length"):
-            np.testing.assert_array_equal(getattr(found, name), getattr(alone, name))
+            np.testing.assert_array_equal(getattr(index, name), getattr(alone, name))
 
 
-def test_a_record_is_what_tensorflow_reads_there(folder):
-    found = tfrecords.index(folder, "validation")
-    data = [record.numpy() for record in tf.data.TFRecordDataset([str(path) for path in found.files])]
-    places = zip(found.file, found.offset, found.length, strict=True)
-    assert data == [found.files[file].read_bytes()[offset : offset + length] for file, offset, length in places]
+def test_record_locations_match_tensorflows_reader(folder):
+    index = tfrecords.index(folder, "validation")
+    data = [record.numpy() for record in tf.data.TFRecordDataset([str(path) for path in index.files])]
+    places = zip(index.file, index.offset, index.length, strict=True)
+    assert data == [index.files[file].read_bytes()[offset : offset + length] for file, offset, length in places]
 
 
-def test_a_record_is_named_by_its_file_and_its_number_there(folder):
-    found = tfrecords.index(folder, "train")
-    assert found.name(0) == f"{folder}/train-00000-of-00004, record 0"
-    assert found.name(7) == f"{folder}/train-00001-of-00004, record 1"
-    assert found.name(IMAGES - 1) == f"{folder}/train-00003-of-00004, record 4"
+def test_a_record_is_named_by_its_file_and_number(folder):
+    index = tfrecords.index(folder, "train")
+    assert index.name(0) == f"{folder}/train-00000-of-00004, record 0"
+    assert index.name(7) == f"{folder}/train-00001-of-00004, record 1"
+    assert index.name(IMAGES - 1) == f"{folder}/train-00003-of-00004, record 4"
 
 
 def remove(*names):
@@ -106,25 +106,25 @@ SPOILT = {
         "record 0 is damaged, or this is not a TFRecord file",
     ),
     "two sets": (lambda folder: (folder / "train-00000-of-00002").touch(), "more than one train set, of 2 and 4 files"),
-    "cut in its data": (cut(-3), "train-00002-of-00004 is not a TFRecord file, or not whole: record 5"),
-    "cut in a head": (cut(7), "train-00002-of-00004 is not a TFRecord file, or not whole: record 0"),
+    "cut in its data": (cut(-3), "train-00002-of-00004 is not a TFRecord file, or incomplete: record 5"),
+    "cut in a head": (cut(7), "train-00002-of-00004 is not a TFRecord file, or incomplete: record 0"),
     "no record": (empty, "has a record"),
 }
 
 
-@pytest.mark.parametrize(("spoil", "told"), SPOILT.values(), ids=SPOILT.keys())
+@pytest.mark.parametrize(("spoil", "message"), SPOILT.values(), ids=SPOILT.keys())
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_what_is_wrong_is_reported_on_every_rank(folder, tmp_path, ranks, spoil, told):
+def test_problems_are_reported_on_every_rank(folder, tmp_path, ranks, spoil, message):
     copy = shutil.copytree(folder, tmp_path / "copy")
     spoil(copy)
     for error in together(ranks, lambda rank, allgather: tfrecords.index(copy, "train", rank, ranks, allgather)):
         assert isinstance(error, LabError)
-        with pytest.raises(LabError, match=told):
+        with pytest.raises(LabError, match=message):
             raise error
         assert "\n" not in str(error)
 
 
-def test_nodes_with_other_files_are_reported(folder, tmp_path):
+def test_different_files_on_nodes_are_reported(folder, tmp_path):
     other = write_set(tmp_path, [example(b"", 1)], files=1)
     folders = [folder, other]
     for error in together(2, lambda rank, allgather: tfrecords.index(folders[rank], "train", rank, 2, allgather)):
@@ -136,10 +136,10 @@ def test_nodes_with_other_files_are_reported(folder, tmp_path):
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
 @pytest.mark.parametrize("batch_size", [4, 30])
-def test_each_image_comes_once_an_epoch_and_none_is_left_out(folder, ranks, batch_size):
-    found = tfrecords.index(folder, "train")
+def test_each_image_comes_exactly_once_per_epoch(folder, ranks, batch_size):
+    index = tfrecords.index(folder, "train")
     epochs = 3
-    batches = global_batches(-(-epochs * IMAGES // (batch_size * ranks)), found, batch_size, ranks)
+    batches = global_batches(-(-epochs * IMAGES // (batch_size * ranks)), index, batch_size, ranks)
     stream = np.concatenate([labels for _, labels in batches])
     orders = [tuple(stream[IMAGES * epoch : IMAGES * (epoch + 1)]) for epoch in range(epochs)]
     for order in orders:
@@ -148,21 +148,21 @@ def test_each_image_comes_once_an_epoch_and_none_is_left_out(folder, ranks, batc
 
 
 def test_global_batches_are_the_same_on_any_number_of_ranks(folder):
-    found = tfrecords.index(folder, "train")
-    expected = global_batches(5, found, 12, 1)
+    index = tfrecords.index(folder, "train")
+    expected = global_batches(5, index, 12, 1)
     for ranks in (2, 3, 4):
-        for one, other in zip(expected, global_batches(5, found, 12 // ranks, ranks), strict=True):
-            np.testing.assert_array_equal(one[0], other[0])
-            np.testing.assert_array_equal(one[1], other[1])
+        for first, other in zip(expected, global_batches(5, index, 12 // ranks, ranks), strict=True):
+            np.testing.assert_array_equal(first[0], other[0])
+            np.testing.assert_array_equal(first[1], other[1])
 
 
-def test_a_stream_goes_on_where_it_stopped_to_the_bit(folder):
-    found = tfrecords.index(folder, "train")
-    whole = take(9, records.training(found, 16, 5, rank=1, ranks=2, seed=2**40))
-    rest = take(4, records.training(found, 16, 5, rank=1, ranks=2, seed=2**40, start=5))
-    for one, other in zip(whole[5:], rest, strict=True):
-        np.testing.assert_array_equal(one[0], other[0])
-        np.testing.assert_array_equal(one[1], other[1])
+def test_a_resumed_stream_continues_bit_for_bit(folder):
+    index = tfrecords.index(folder, "train")
+    whole = take(9, records.training(index, 16, 5, rank=1, ranks=2, seed=2**40))
+    rest = take(4, records.training(index, 16, 5, rank=1, ranks=2, seed=2**40, start=5))
+    for first, other in zip(whole[5:], rest, strict=True):
+        np.testing.assert_array_equal(first[0], other[0])
+        np.testing.assert_array_equal(first[1], other[1])
 
 
 # --- Evaluating -------------------------------------------------------------------------------------------------------
@@ -170,14 +170,14 @@ def test_a_stream_goes_on_where_it_stopped_to_the_bit(folder):
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
 def test_each_image_is_evaluated_once(folder, ranks):
-    found = tfrecords.index(folder, "validation")
+    index = tfrecords.index(folder, "validation")
     labels = []
     for rank in range(ranks):
-        for images, some in records.evaluation(found, 16, 4, rank, ranks):
-            assert images.shape == (len(some), 16, 16, 3)
+        for images, batch_labels in records.evaluation(index, 16, 4, rank, ranks):
+            assert images.shape == (len(batch_labels), 16, 16, 3)
             assert images.dtype == tf.float32
-            assert some.dtype == tf.int32
-            labels.extend(some.numpy())
+            assert batch_labels.dtype == tf.int32
+            labels.extend(batch_labels.numpy())
     assert sorted(labels) == list(range(IMAGES))
 
 
@@ -191,55 +191,57 @@ BAD = {
     "no image": (example(None, 1), "no image/encoded or no image/class/label"),
     "no example": (b"\xff\xfe is none" * 9, "no image/encoded or no image/class/label"),
     "a PNG": (example(jpeg(np.zeros((40, 40, 3)), "PNG"), 1), "no JPEG"),
-    "half a JPEG": (example(PICTURE[: len(PICTURE) // 2], 1), "no JPEG, or a part of one"),
+    "half a JPEG": (example(PICTURE[: len(PICTURE) // 2], 1), "no JPEG, or only part of one"),
     "a label below 0": (example(PICTURE, -5), "label -5, which is not a label"),
     "a label that would wrap": (example(PICTURE, 2**40 + 3), f"label {2**40 + 3}, which is not a label"),
 }
 
 
-@pytest.mark.parametrize(("bad", "told"), BAD.values(), ids=BAD.keys())
+@pytest.mark.parametrize(("bad", "message"), BAD.values(), ids=BAD.keys())
 @pytest.mark.parametrize("make", [records.training, records.evaluation])
-def test_a_bad_record_is_named(tmp_path, make, bad, told):
-    found = tfrecords.index(write_set(tmp_path, [GOOD] * 8 + [bad] + [GOOD] * 3, files=2), "train")
-    with pytest.raises(LabError, match=f"{tmp_path}/train-00000-of-00002, record 4 has {told}") as raised:
-        take(9, make(found, 16, 2))
+def test_a_bad_record_is_named(tmp_path, make, bad, message):
+    index = tfrecords.index(write_set(tmp_path, [GOOD] * 8 + [bad] + [GOOD] * 3, files=2), "train")
+    with pytest.raises(LabError, match=f"{tmp_path}/train-00000-of-00002, record 4 has {message}") as raised:
+        take(9, make(index, 16, 2))
     assert "\n" not in str(raised.value)
     assert "{{" not in str(raised.value)
 
 
 @pytest.mark.parametrize("label", [-1, 11, 2**31, 2**40 + 3, -(2**63)])
 @pytest.mark.parametrize("make", [records.training, records.evaluation])
-def test_a_label_that_the_network_does_not_know_is_refused_on_both_sides(tmp_path, make, label):
-    found = tfrecords.index(write_set(tmp_path, [example(PICTURE, known) for known in (0, 10)] * 4, files=1), "train")
-    assert {*np.concatenate([labels for _, labels in take(4, make(found, 16, 2, classes=11))])} == {0, 10}
-    found = tfrecords.index(write_set(tmp_path, [GOOD, example(PICTURE, label)], files=1), "train")
-    told = f"train-00000-of-00001, record 1 has label {label}, and the network tells 0 to 10 apart: name the --model"
-    with pytest.raises(LabError, match=told):
-        take(1, make(found, 16, 2, classes=11))
+def test_labels_below_or_above_the_networks_are_rejected(tmp_path, make, label):
+    index = tfrecords.index(write_set(tmp_path, [example(PICTURE, known) for known in (0, 10)] * 4, files=1), "train")
+    assert {*np.concatenate([labels for _, labels in take(4, make(index, 16, 2, classes=11))])} == {0, 10}
+    index = tfrecords.index(write_set(tmp_path, [GOOD, example(PICTURE, label)], files=1), "train")
+    message = (
+        f"train-00000-of-00001, record 1 has label {label}, but the network's labels are 0 to 10: name the --model"
+    )
+    with pytest.raises(LabError, match=message):
+        take(1, make(index, 16, 2, classes=11))
 
 
 @pytest.mark.parametrize("make", [records.training, records.evaluation])
-def test_any_altered_bit_of_a_record_is_noticed(tmp_path, make):
-    """Of its length, its data, both checksums: the index is of the file as it was."""
+def test_any_altered_bit_of_a_record_is_detected(tmp_path, make):
+    """In its length, its data, and both checksums; the index is of the intact file."""
     folder = write_set(tmp_path, [GOOD] * 3, files=1)
-    found = tfrecords.index(folder, "train")
-    path, (start, length) = found.files[0], (int(found.offset[1]), int(found.length[1]))
+    index = tfrecords.index(folder, "train")
+    path, (start, length) = index.files[0], (int(index.offset[1]), int(index.length[1]))
     sound = path.read_bytes()
     for byte in (*range(start - 12, start), start, start + length // 2, *range(start + length - 1, start + length + 4)):
         flip(path.name, byte)(folder)
         with pytest.raises(LabError, match="train-00000-of-00001, record 1 does not match its checksum: copy the file"):
-            take(1, make(found, 16, 3))
+            take(1, make(index, 16, 3))
         path.write_bytes(sound)
-    take(1, make(found, 16, 3))
+    take(1, make(index, 16, 3))
 
 
-def test_a_file_that_went_away_or_shrank_is_reported(folder, tmp_path):
+def test_missing_and_truncated_files_are_reported(folder, tmp_path):
     copy = shutil.copytree(folder, tmp_path / "copy")
-    found = tfrecords.index(copy, "train")
-    last = found.files[-1]
+    index = tfrecords.index(copy, "train")
+    last = index.files[-1]
     last.write_bytes(last.read_bytes()[:-20])
-    with pytest.raises(LabError, match="train-00003-of-00004, record 4 is no longer whole"):
-        take(9, records.training(found, 16, 5))
+    with pytest.raises(LabError, match="train-00003-of-00004, record 4 is truncated"):
+        take(9, records.training(index, 16, 5))
     last.unlink()
     with pytest.raises(LabError, match=r"cannot read .*train-00003-of-00004, record \d: No such file"):
-        take(9, records.training(found, 16, 5))
+        take(9, records.training(index, 16, 5))

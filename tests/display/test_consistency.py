@@ -13,7 +13,7 @@ from labkit.display.measured import Measured
 @pytest.mark.parametrize(
     ("parts", "whole", "reliable", "text"),
     [
-        # Lab 02, section 6: Eigen's operations of a step, which they cannot exceed.
+        # Lab 02, section 6: Eigen's operations in a step, whose time they cannot exceed.
         (
             {"convolutions": 12.4, "the rest": 6.5},
             13.9,
@@ -32,17 +32,17 @@ from labkit.display.measured import Measured
     ],
 )
 def test_a_breakdown_is_compared_with_its_total(parts, whole, reliable, text):
-    found = total(parts, whole)
-    assert found.reliable is reliable
-    assert str(found).startswith(text)
+    breakdown = total(parts, whole)
+    assert breakdown.reliable is reliable
+    assert str(breakdown).startswith(text)
 
 
 @given(st.floats(0.1, 1e6), st.floats(0.5, 1.5))
-def test_a_breakdown_is_reliable_within_ten_percent_whatever_the_unit(whole, share):
-    found = total([share * whole / 2] * 2, whole, "MB")
+def test_a_breakdown_is_reliable_within_ten_percent(whole, share):
+    breakdown = total([share * whole / 2] * 2, whole, "MB")
     if abs(abs(share - 1) - 0.1) > 1e-9:
-        assert found.reliable is (0.9 < share < 1.1)
-    assert ("draw no conclusion" in str(found)) is not found.reliable
+        assert breakdown.reliable is (0.9 < share < 1.1)
+    assert ("draw no conclusion" in str(breakdown)) is not breakdown.reliable
 
 
 TIMES = st.integers(0, 50)
@@ -57,13 +57,13 @@ def covered(spans):
 @given(st.dictionaries(st.sampled_from(["computing", "sending", "copying", "idle"]), SPANS))
 def test_exposed_times_sum_to_the_time_in_which_anything_runs(spans):
     times, before = exposed(spans), set()
-    assert sum(times.values()) == len(covered(span for own in spans.values() for span in own))
-    for name, own in spans.items():
-        assert times[name] == len(covered(own) - before)
-        before |= covered(own)
+    assert sum(times.values()) == len(covered(span for part_spans in spans.values() for span in part_spans))
+    for name, part_spans in spans.items():
+        assert times[name] == len(covered(part_spans) - before)
+        before |= covered(part_spans)
 
 
-def test_what_is_hidden_under_computing_is_not_exposed():
+def test_time_hidden_under_compute_is_not_exposed():
     spans = {"computing": [(0.0, 4.0), (5.0, 6.0)], "sending": [(1.0, 4.5), (1.0, 3.0)]}
     assert exposed(spans) == {"computing": 5.0, "sending": 0.5}
 
@@ -87,11 +87,11 @@ PEAK = Measured(500, 480, 520, "GFLOP/s", digits=0)
         (Measured(250, -10, 600), "500 GFLOP/s (480 to 520); 50% (0 to 120) of it"),
     ],
 )
-def test_a_share_has_the_interval_of_both_and_explains_itself_above_the_limit(measured, text):
+def test_shares_combine_both_intervals_and_are_explained_above_the_limit(measured, text):
     assert Limit(PEAK, above="the tensors stay in cache").describe(measured) == text
 
 
-def test_of_times_and_bytes_the_limit_is_the_least():
+def test_limits_of_times_and_bytes_are_minimums():
     limit = Limit(Measured(8, 7.5, 8.5, "ms", digits=1), lower_is_better=True)
     assert limit.describe(Measured(16, 15, 17, "ms")) == "8.0 ms (7.5 to 8.5); 50% (46 to 55) of it"
     assert "./lab roofline --again" in limit.describe(Measured(7, 6.9, 7.1, "ms"))
@@ -102,12 +102,17 @@ WIDTHS = st.tuples(st.floats(1, 3), st.floats(1, 3))
 
 
 @given(POSITIVE, WIDTHS, POSITIVE, WIDTHS)
-def test_a_shares_interval_contains_it_and_is_neither_shorter_than_one_nor_longer_than_both(value, own, peak, its):
-    measured = Measured(value, value / own[0], value * own[1])
-    limit = Measured(peak, peak / its[0], peak * its[1])
+def test_a_shares_interval_is_at_least_as_wide_as_each_and_at_most_as_wide_as_both(
+    value, value_widths, peak, peak_widths
+):
+    measured = Measured(value, value / value_widths[0], value * value_widths[1])
+    limit = Measured(peak, peak / peak_widths[0], peak * peak_widths[1])
     share = Limit(limit).share(measured)
     assert share.value == pytest.approx(100 * value / peak)
-    for end, sides in ((share.value / share.low, (own[0], its[1])), (share.high / share.value, (own[1], its[0]))):
+    for end, sides in (
+        (share.value / share.low, (value_widths[0], peak_widths[1])),
+        (share.high / share.value, (value_widths[1], peak_widths[0])),
+    ):
         assert max(sides) <= end * (1 + 1e-9)
         assert end <= math.prod(sides) * (1 + 1e-9)
     inverse = Limit(measured, lower_is_better=True).share(limit)
@@ -127,7 +132,7 @@ def test_a_shares_interval_contains_it_and_is_neither_shorter_than_one_nor_longe
         (10, Measured(10, 9, 11), "predicted 10.00, measured 10.00 (9.00 to 11.00): inside, less than 1% off"),
     ],
 )
-def test_a_prediction_says_whether_it_is_inside_and_how_far_off(predicted, measured, text):
+def test_a_prediction_reports_whether_it_is_inside_and_its_error(predicted, measured, text):
     assert str(Prediction("a ring", predicted, measured)) == f"a ring: {text}"
 
 
@@ -143,10 +148,10 @@ def test_predictions_are_counted():
 @pytest.mark.parametrize(
     ("later", "verdict"),
     [
-        (Measured(1.43, 1.14, 1.80, "×"), "1.43× (1.14 to 1.80) in section 7: the intervals overlap"),
-        (Measured(1.43, 1.30, 1.60, "×"), "1.43× (1.30 to 1.60) in section 7: the intervals do not overlap"),
-        (Measured(2.5, 2.2, 2.9, "×"), "2.50× (2.20 to 2.90) in section 7: the intervals do not overlap"),
-        (Measured(0.91, unit="×"), "0.91× in section 7: without intervals, 0.50×"),
+        (Measured(1.43, 1.14, 1.80, "×"), "1.43× (1.14 to 1.80) in section 7; the intervals overlap"),
+        (Measured(1.43, 1.30, 1.60, "×"), "1.43× (1.30 to 1.60) in section 7; the intervals do not overlap"),
+        (Measured(2.5, 2.2, 2.9, "×"), "2.50× (2.20 to 2.90) in section 7; the intervals do not overlap"),
+        (Measured(0.91, unit="×"), "0.91× in section 7; no intervals, 0.50×"),
     ],
 )
 def test_two_measurements_of_one_quantity_are_compared(later, verdict):

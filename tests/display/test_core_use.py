@@ -16,34 +16,34 @@ def stat(root, *ticks):
     (root / "proc/stat").write_text(f"cpu  1 2 3 4\n{rows}intr 5\n")
 
 
-def look(tmp_path, monkeypatch, *ticks, cpus=(0, 2), seconds=1.0):
+def sample(tmp_path, monkeypatch, *ticks, cpus=(0, 2), seconds=1.0):
     clock = iter([100.0, 100.0 + seconds])
     monkeypatch.setattr(time, "monotonic", lambda: next(clock))
     stat(tmp_path, *[[0] * 8] * 3)
-    seen = core_use.CoreUse(cpus, tmp_path)
+    use = core_use.CoreUse(cpus, tmp_path)
     stat(tmp_path, *ticks)
-    seen.look()
-    return seen
+    use.sample()
+    return use
 
 
-def test_use_is_all_work_but_idle_waiting_and_stolen_time_of_the_cores_one_may_use(tmp_path, monkeypatch):
+def test_use_excludes_idle_waiting_and_stolen_time_and_other_cores(tmp_path, monkeypatch):
     hundred = round(1 / TICK_S)
     half = hundred // 2
-    seen = look(tmp_path, monkeypatch, [half, 0, 0, half, 0, 0, 0, 0], [9] * 8, [1, 2, 3, 4, 900, 5, 6, 700])
-    assert seen.shares[0] == pytest.approx([half / hundred, 17 / hundred])
-    assert seen.times == [1.0]
-    assert core_use.describe(seen.cpus, seen.shares[0]) == "core 0 50%, core 2 17%"
-    assert 'aria-label="core 0 50%, core 2 17%"' in core_use.bars(seen)
+    use = sample(tmp_path, monkeypatch, [half, 0, 0, half, 0, 0, 0, 0], [9] * 8, [1, 2, 3, 4, 900, 5, 6, 700])
+    assert use.shares[0] == pytest.approx([half / hundred, 17 / hundred])
+    assert use.times == [1.0]
+    assert core_use.describe(use.cpus, use.shares[0]) == "core 0 50%, core 2 17%"
+    assert 'aria-label="core 0 50%, core 2 17%"' in core_use.bars(use)
 
 
 @pytest.mark.parametrize("cores", [1, 2, 64])
 def test_the_picture_has_a_row_for_each_core_and_labelled_axes(cores, tmp_path, monkeypatch):
-    seen = look(tmp_path, monkeypatch, [9] * 8, cpus=(0,))
-    seen.cpus, seen.times = tuple(range(cores)), [0.25, 0.5]
-    seen.shares = [np.full(cores, 0.5), np.full(cores, 1.0)]
-    assert seen.mean == pytest.approx([0.75] * cores)
-    assert seen.all_busy == pytest.approx(0.5)
-    figure = core_use.draw(seen, "while it ran")
+    use = sample(tmp_path, monkeypatch, [9] * 8, cpus=(0,))
+    use.cpus, use.times = tuple(range(cores)), [0.25, 0.5]
+    use.shares = [np.full(cores, 0.5), np.full(cores, 1.0)]
+    assert use.mean == pytest.approx([0.75] * cores)
+    assert use.all_busy == pytest.approx(0.5)
+    figure = core_use.draw(use, "while it ran")
     axes = figure.axes[0]
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("seconds", "core")
     assert axes.collections[0].get_array().shape == (cores, 2)
@@ -57,16 +57,16 @@ def test_live_leaves_a_picture_with_alternative_text_and_no_thread(monkeypatch, 
     threads = threading.active_count()
     with pytest.raises(KeyError), core_use.live():
         raise KeyError
-    with core_use.live("during a pause") as seen:
+    with core_use.live("during a pause") as use:
         time.sleep(0.6)
     assert threading.active_count() == threads
     assert len(shown) == 1
-    assert shown[0].startswith("Mean use of each core during a pause, 1 s: core ")
-    assert len(seen.times) >= 2
+    assert shown[0].startswith("Mean CPU use per core during a pause, 1 s: core ")
+    assert len(use.times) >= 2
 
 
-def test_where_the_kernel_shows_no_cores_it_says_so_and_the_block_runs(tmp_path, capsys):
-    with core_use.live(root=tmp_path) as seen:
+def test_if_the_kernel_shows_no_cores_the_block_runs_and_use_is_unknown(tmp_path, capsys):
+    with core_use.live(root=tmp_path) as use:
         print("ran")
-    assert math.isnan(seen.all_busy)
+    assert math.isnan(use.all_busy)
     assert capsys.readouterr().out.splitlines()[-2:] == ["ran", core_use.UNKNOWN]

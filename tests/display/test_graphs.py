@@ -19,19 +19,19 @@ def _close_figures():
 
 
 def node(name, op, *inputs, **lists):
-    """An operation; of each keyword, an attribute with a list of texts."""
-    made = v1.NodeDef(name=name, op=op, input=inputs)
+    """Return an operation; each keyword is an attribute with a list of strings."""
+    node_def = v1.NodeDef(name=name, op=op, input=inputs)
     for key, texts in lists.items():
-        made.attr[key].list.s.extend(text.encode() for text in texts)
-    return made
+        node_def.attr[key].list.s.extend(text.encode() for text in texts)
+    return node_def
 
 
 def boxes(figure):
-    """The named boxes of a figure, as name and extent."""
-    found = [
+    """Return the named boxes of a figure, as name and extent."""
+    patches = [
         patch for patch in figure.axes[0].patches if isinstance(patch, FancyBboxPatch | Polygon) and patch.get_gid()
     ]
-    return [(patch.get_gid(), patch.get_path().get_extents(patch.get_patch_transform())) for patch in found]
+    return [(patch.get_gid(), patch.get_path().get_extents(patch.get_patch_transform())) for patch in patches]
 
 
 def texts(figure):
@@ -39,7 +39,7 @@ def texts(figure):
 
 
 def chain(blocks):
-    """A network's graph, 5 operations a block, with a long way round each."""
+    """Return a network's graph: 5 operations per block, and a shortcut around each."""
     defs = [node("image", "Placeholder")]
     last = "image"
     for block in range(blocks):
@@ -68,7 +68,7 @@ GRAPHS = {
 
 
 @pytest.mark.parametrize("defs", GRAPHS.values(), ids=GRAPHS)
-def test_every_operation_and_every_tensor_is_there_once(defs):
+def test_every_operation_and_tensor_is_drawn_once(defs):
     figure = graphs.draw(defs, "a title")
     nodes, edges = graphs.read(defs)
     assert sorted(name for name, _ in boxes(figure)) == sorted(node.name for node in defs)
@@ -82,8 +82,8 @@ def test_every_operation_and_every_tensor_is_there_once(defs):
 @pytest.mark.parametrize("defs", GRAPHS.values(), ids=GRAPHS)
 def test_no_box_overlaps_another_or_leaves_the_figure(defs):
     figure = graphs.draw(defs, "a title")
-    for (_, one), (_, other) in itertools.combinations(boxes(figure), 2):
-        assert not one.overlaps(other)
+    for (_, first), (_, second) in itertools.combinations(boxes(figure), 2):
+        assert not first.overlaps(second)
     width, height = 72 * figure.get_size_inches()
     assert all(0 <= box.x0 < box.x1 <= width and 0 <= box.y0 < box.y1 <= height for _, box in boxes(figure))
 
@@ -93,15 +93,14 @@ def test_every_text_fits_its_box(defs):
     figure = graphs.draw(defs, "a title")
     figure.canvas.draw()
     axes = figure.axes[0]
-    within = [axes.transData.transform_bbox(box) for _, box in boxes(figure)]
-    inside = [text.get_window_extent() for text in axes.texts]
-    for box in within:
-        held = [text for text in inside if box.contains(*((text.min + text.max) / 2))]
-        assert len(held) >= 2
-        assert all(box.x0 <= text.x0 and text.x1 <= box.x1 for text in held)
+    extents = [text.get_window_extent() for text in axes.texts]
+    for box in (axes.transData.transform_bbox(box) for _, box in boxes(figure)):
+        inside = [text for text in extents if box.contains(*((text.min + text.max) / 2))]
+        assert len(inside) >= 2
+        assert all(box.x0 <= text.x0 and text.x1 <= box.x1 for text in inside)
 
 
-def test_what_only_serves_the_machinery_is_left_out():
+def test_plumbing_is_left_out():
     nodes, edges = graphs.read(
         [
             node("init", "NoOp", "^x"),
@@ -130,7 +129,7 @@ def test_what_only_serves_the_machinery_is_left_out():
 
 
 @pytest.mark.parametrize(
-    ("made", "parts"),
+    ("fused", "parts"),
     [
         (node("y", "_FusedConv2D", fused_ops=["BiasAdd", "Relu"]), ("Conv2D", "BiasAdd", "Relu")),
         (node("y", "_MklNativeFusedMatMul", fused_ops=["BiasAdd"]), ("MatMul", "BiasAdd")),
@@ -139,20 +138,20 @@ def test_what_only_serves_the_machinery_is_left_out():
     ],
     ids=["Eigen", "oneDNN", "composition", "not merged"],
 )
-def test_merged_operations_are_named(made, parts):
-    assert graphs.read([made])[0][0].parts == parts
-    assert set(texts(graphs.draw([made], "merged"))) >= {made.op, "y", *([" + ".join(parts)] if parts else [])}
+def test_fused_operations_are_named(fused, parts):
+    assert graphs.read([fused])[0][0].parts == parts
+    assert set(texts(graphs.draw([fused], "merged"))) >= {fused.op, "y", *([" + ".join(parts)] if parts else [])}
 
 
 def test_a_batch_norm_names_its_activation():
-    made = node("y", "_FusedBatchNormEx")
-    made.attr["activation_mode"].s = b"Relu"
-    assert graphs.read([made])[0][0].parts == ("BatchNorm", "Relu")
-    made.attr["activation_mode"].s = b"Identity"
-    assert graphs.read([made])[0][0].parts == ()
+    batch_norm = node("y", "_FusedBatchNormEx")
+    batch_norm.attr["activation_mode"].s = b"Relu"
+    assert graphs.read([batch_norm])[0][0].parts == ("BatchNorm", "Relu")
+    batch_norm.attr["activation_mode"].s = b"Identity"
+    assert graphs.read([batch_norm])[0][0].parts == ()
 
 
-def test_long_names_are_shown_from_their_end():
+def test_long_names_are_cut_to_their_last_parts():
     shown = texts(graphs.draw([node("a_long_scope/another_scope/product", "MatMul")], "long"))
     assert "…/another_scope/product" in shown
     assert "a_name_that_is_long_but_has_no_scope" in texts(
@@ -160,13 +159,13 @@ def test_long_names_are_shown_from_their_end():
     )
 
 
-def test_a_graph_is_reported_in_words():
+def test_a_graph_is_described_in_words():
     defs = [node("x", "Placeholder"), node("y", "_FusedConv2D", "x", "x", fused_ops=["Relu"])]
     assert graphs.describe(defs) == "x (Placeholder); y (_FusedConv2D: Conv2D + Relu) takes x, x"
-    assert graphs.describe([]) == "no operation"
+    assert graphs.describe([]) == "no operations"
 
 
-def test_what_became_of_each_operation():
+def test_rewrites_are_classified():
     before = [
         node("x", "Placeholder"),
         node("two", "Const"),
@@ -188,12 +187,12 @@ def test_what_became_of_each_operation():
         node("first", "Exp", "relu"),
         node("y", "AddV2", "first", "first"),
     ]
-    told = dict.fromkeys(["conv", "add", "relu"], MERGED) | dict.fromkeys(["two", "root"], FOLDED)
-    assert graphs.classify_rewrites(before, after) == told | {"second": SPARED, "unused": PRUNED}
+    rewrites = dict.fromkeys(["conv", "add", "relu"], MERGED) | dict.fromkeys(["two", "root"], FOLDED)
+    assert graphs.classify_rewrites(before, after) == rewrites | {"second": SPARED, "unused": PRUNED}
     assert graphs.classify_rewrites(before, before) == {}
 
 
-def test_a_constant_that_was_computed_beforehand_under_a_new_name_is_marked_too():
+def test_constants_folded_under_a_new_name_are_marked_too():
     before = [node("x", "Placeholder"), node("std", "Const"), node("scaled", "RealDiv", "x", "std")]
     after = [
         node("_arg_x_0_0", "_Arg"),
@@ -203,8 +202,8 @@ def test_a_constant_that_was_computed_beforehand_under_a_new_name_is_marked_too(
     assert graphs.classify_rewrites(before, after) == dict.fromkeys(["std", "ConstantFolding/scaled_recip"], FOLDED)
 
 
-def test_a_rewrite_of_tensorflow_is_reported():
-    """What TensorFlow of today calls its merged operations, with oneDNN or without."""
+def test_tensorflows_own_rewrites_are_recognised():
+    """The installed TensorFlow's names for fused operations are known, with and without oneDNN."""
     rng = np.random.default_rng(0)
     with tf.Graph().as_default() as graph:
         x = v1.placeholder(tf.float32, [1, 8, 8, 3], name="x")

@@ -10,7 +10,7 @@ from labkit.display.measured import Measured
 from labkit.display.results import Results, find_problem
 from labkit.display.speedups import STEPS
 from labkit.system.errors import LabError
-from labkit.system.load import BUSY_MARK, Others
+from labkit.system.load import BUSY_MARK, Contention
 from labkit_author import sources
 
 
@@ -18,11 +18,11 @@ from labkit_author import sources
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Results("03").step("threads", Measured(1.31, 1.2, 1.4, "×"), share=37.04)
-    Results("02").step("onednn", Measured(4.2, unit="×"), Others("section 5", share=0.5, busy=True))
+    Results("02").step("onednn", Measured(4.2, unit="×"), Contention("section 5", share=0.5, busy=True))
     return tmp_path / "work"
 
 
-def test_steps_of_all_labs_are_read_in_their_order(folder):
+def test_steps_of_all_labs_are_read_in_ladder_order(folder):
     taken = ladder.read(folder)
     assert list(taken) == ["onednn", "threads"]
     assert taken["threads"] == {
@@ -34,7 +34,7 @@ def test_steps_of_all_labs_are_read_in_their_order(folder):
     assert all(find_problem(json.loads(file.read_text())) == "" for file in folder.iterdir())
 
 
-def test_in_words_each_step_has_its_factor_or_is_named_as_not_taken(folder):
+def test_the_description_has_each_steps_speed_up_or_names_it_as_not_taken(folder):
     words = ladder.describe(ladder.read(folder))
     taken, to_come = words.split("Not taken yet: ")
     assert f"{STEPS['threads'].what} (lab 03): 1.31× (1.20 to 1.40), 37% of limit" in taken
@@ -43,7 +43,7 @@ def test_in_words_each_step_has_its_factor_or_is_named_as_not_taken(folder):
     assert "multipl" not in words
 
 
-def test_the_picture_has_a_point_for_each_step_taken_inside_its_axes(folder):
+def test_the_picture_has_a_point_for_each_step_taken(folder):
     figure = ladder.draw(ladder.read(folder))
     axes = figure.axes[0]
     points = [line.get_xdata()[0] for line in axes.lines if line.get_marker() == "o"]
@@ -55,7 +55,7 @@ def test_the_picture_has_a_point_for_each_step_taken_inside_its_axes(folder):
 
 
 def labels(figure):
-    """Return the words at the left and at the right of the rows."""
+    """Return the texts to the left and to the right of the rows."""
     texts = figure.axes[0].texts
     return [
         [text.get_text().replace("\n", " ") for text in texts if (text.get_position()[0] > 0.5) is right]
@@ -79,7 +79,7 @@ def taken(**measured):
         (Measured(2, -1, 5, "×"), ladder.GREY, "2.00× (-1.00 to 5.00) not significant"),
     ],
 )
-def test_what_may_be_no_gain_is_grey_and_says_so(measured, colour, words):
+def test_insignificant_steps_are_grey_and_labelled(measured, colour, words):
     figure = ladder.draw(taken(threads=measured))
     (point,) = [line for line in figure.axes[0].lines if line.get_marker() == "o"]
     assert point.get_color() == colour
@@ -89,19 +89,19 @@ def test_what_may_be_no_gain_is_grey_and_says_so(measured, colour, words):
 
 
 @pytest.mark.parametrize(
-    ("significant", "verdict"), [(True, "by rank"), (False, "not significant"), (None, "not significant")]
+    ("significant", "verdict"), [(True, "significant by rank"), (False, "not significant"), (None, "not significant")]
 )
-def test_a_verdict_by_rank_counts_before_the_interval(folder, significant, verdict):
+def test_a_verdict_by_rank_overrides_the_interval(folder, significant, verdict):
     Results("05").step("tuner", Measured(1.96, 0.92, 4.2, "×"), share=50, significant=significant)
-    kept = ladder.read(folder)
-    assert f"1.96× (0.92 to 4.20), {verdict}, 50% of limit" in ladder.describe(kept)
-    (point,) = [line for line in ladder.draw({"tuner": kept["tuner"]}).axes[0].lines if line.get_marker() == "o"]
+    steps = ladder.read(folder)
+    assert f"1.96× (0.92 to 4.20), {verdict}, 50% of limit" in ladder.describe(steps)
+    (point,) = [line for line in ladder.draw({"tuner": steps["tuner"]}).axes[0].lines if line.get_marker() == "o"]
     assert (point.get_color() == plots.BLUE) is (significant is True)
     assert find_problem(json.loads((folder / "results-05.json").read_text())) == ""
 
 
 @pytest.mark.parametrize("factors", [(1.1, 1.3), (0.5, 4), (0.9, 11), (0.05, 300)])
-def test_the_axis_is_labelled_with_several_ticks_that_do_not_touch(factors):
+def test_the_axis_has_several_tick_labels_that_do_not_touch(factors):
     figure = ladder.draw(taken(graph=Measured(sum(factors) / 2, *factors, "×")))
     axes = figure.axes[0]
     assert "speed-up" in axes.get_xlabel()
@@ -116,7 +116,7 @@ def test_the_axis_is_labelled_with_several_ticks_that_do_not_touch(factors):
     plt.close(figure)
 
 
-def test_training_and_inference_are_groups_of_their_own():
+def test_training_and_inference_are_separate_groups():
     names = labels(figure := ladder.draw({}))[0]
     training, inference = names.index("Training steps"), names.index("Inference steps")
     for step in STEPS.values():
@@ -134,10 +134,10 @@ def test_results_of_an_earlier_version_are_read(folder):
     assert ladder.describe(ladder.read(folder)).count("1.31× (1.20 to 1.40). Not taken yet") == 1
 
 
-def test_before_the_first_step_there_is_a_ladder_too(tmp_path):
+def test_the_ladder_is_drawn_without_any_steps(tmp_path):
     assert ladder.read(tmp_path) == {}
     assert plots.png(ladder.draw({})).startswith(b"\x89PNG")
-    assert ladder.describe({}).startswith("No step taken yet.")
+    assert ladder.describe({}).startswith("No steps taken yet.")
 
 
 @pytest.mark.parametrize("damaged", ["no JSON", "[]", '{"lab": "03"}'])
@@ -147,7 +147,7 @@ def test_a_damaged_file_has_no_steps(folder, damaged):
 
 
 def test_an_unknown_step_is_refused():
-    with pytest.raises(LabError, match="no step 'magic', only graph, onednn"):
+    with pytest.raises(LabError, match="no step 'magic': choose from graph, onednn"):
         Results("03").step("magic", Measured(1.0))
 
 

@@ -28,17 +28,17 @@ from labkit.system.statistics import Ratio
         (Measured(3), "3.00", (3, None, "")),
     ],
 )
-def test_text_and_numbers_are_of_the_same_digits(measured, text, numbers):
+def test_text_and_numbers_have_the_same_digits(measured, text, numbers):
     assert str(measured) == text
-    kept = json.loads(json.dumps(measured.numbers()))
-    assert kept == dict(zip(("value", "interval", "unit"), numbers, strict=True))
+    stored = json.loads(json.dumps(measured.numbers()))
+    assert stored == dict(zip(("value", "interval", "unit"), numbers, strict=True))
 
 
-def test_what_is_no_number_is_a_text_alone():
+def test_figures_that_are_not_finite_have_no_numbers():
     assert Measured(math.nan, unit="s").numbers() is None
     assert Measured(math.inf, unit="s").numbers() is None
     assert Measured(1, 0.5, math.inf).numbers() == {"value": 1, "interval": None, "unit": ""}
 
 
-def test_a_unit_stands_behind_its_number():
+def test_a_unit_follows_its_number():
     assert [with_unit("3", unit) for unit in ("×", "%", "ms", "")] == ["3×", "3%", "3 ms", "3"]

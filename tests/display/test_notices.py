@@ -13,20 +13,20 @@ To enable the following instructions: AVX2, in other operations, rebuild TensorF
 ERROR = "2026-01-31 10:00:00.123456: E tensorflow/core/something.cc:1] it failed\n"
 
 
-def test_notices_are_left_out_and_all_else_stays():
+def test_only_notices_are_removed():
     assert notices.without_notices(NOTICES) == ""
     assert notices.without_notices(f"before\n{NOTICES}{ERROR}after") == f"before\n{ERROR}after"
     assert notices.without_notices("W and I are letters\n") == "W and I are letters\n"
 
 
-def test_a_notebook_hears_nothing_of_tensorflows_start_and_all_of_its_errors(tmp_path, monkeypatch):
+def test_a_notebook_shows_tensorflows_errors_but_not_its_notices(tmp_path, monkeypatch):
     monkeypatch.delenv("PYTEST_CURRENT_TEST")  # with it, ipykernel does not read what compiled code prints
-    # One write: `print` writes the line's end by itself, and TensorFlow's words may come before it.
+    # One write: `print` writes the newline separately, and TensorFlow's output may come between.
     print_all = f"os.write(2, {(NOTICES + ERROR).encode()!r})\nsys.stderr.write('mine\\n')\ntime.sleep(1)"
     cells = (
         "import os, sys, time\nfrom labkit.display import notices\nnotices.hide()\nnotices.hide()",
         f"import tensorflow as tf\ntf.zeros(1)\n{print_all}",
-        print_all,  # IPython has taken away what the cell before put into the stream
+        print_all,  # IPython has removed the previous cell's `write` from the stream
     )
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code) for code in cells])
     hidden, *printed = execution.execute(notebook, "notices", tmp_path).cells

@@ -7,7 +7,7 @@ import pytest
 from labkit.display import onednn
 from labkit.system.errors import LabError
 
-LOGS = Path(__file__).with_name("logs")  # one training step of the MNIST CNN, as the two versions wrote it
+LOGS = Path(__file__).with_name("logs")  # one training step of the MNIST CNN, in the formats of both versions
 
 
 def log(version: str) -> list[str]:
@@ -21,7 +21,7 @@ def log(version: str) -> list[str]:
         ("3.7.3", "threadpool,nthr:2", "brg_conv_fwd:avx512_core", "Adcb16a"),
     ],
 )
-def test_both_forms_give_the_same_table(version, threads, implementation, blocked):
+def test_both_formats_give_the_same_table(version, threads, implementation, blocked):
     lines = log(version[:3])
     assert onednn.describe(lines)["version"] == version
     assert onednn.describe(lines)["threads"] == threads
@@ -42,19 +42,19 @@ def test_both_forms_give_the_same_table(version, threads, implementation, blocke
     }
     reorder = table[table.primitive == "reorder"].iloc[0]
     assert (reorder.src, reorder.wei, reorder.dst) == ("cdba", "", blocked)
-    product = table[table.primitive == "gemm_api"].iloc[0]  # oneDNN 3.7 has kept the old form of tensors in it
-    assert set(product[["src", "wei", "dst"]]) == {"ab", "ba"}
-    assert product.implementation == ""
+    matmul = table[table.primitive == "gemm_api"].iloc[0]  # oneDNN 3.7 still uses the old tensor format here
+    assert set(matmul[["src", "wei", "dst"]]) == {"ab", "ba"}
+    assert matmul.implementation == ""
 
 
-def test_other_lines_and_cut_lines_are_left_out():
+def test_other_lines_and_truncated_lines_are_left_out():
     lines = log("3.7")
     whole = onednn.read_log(lines)
     noisy = ["training: 100 images/s", *lines, lines[-1][:60], "onednn_verbose,v1,primitive,create:cache_miss,cpu"]
     assert onednn.read_log(noisy).equals(whole)
 
 
-def test_only_what_ran_after_a_line_counts():
+def test_only_primitives_after_a_line_count():
     lines = log("3.7")
     marked = [*lines[:20], "warm", *lines[20:]]
     assert len(onednn.read_log(marked, after="warm")) == len(lines[20:])
@@ -62,7 +62,7 @@ def test_only_what_ran_after_a_line_counts():
         onednn.read_log(marked, after="hot")
 
 
-def test_lines_without_a_log_say_how_to_get_one():
+def test_lines_without_a_log_are_refused_with_advice():
     with pytest.raises(LabError, match="ONEDNN_VERBOSE=1"):
         onednn.read_log(["training: 100 images/s"])
     assert onednn.describe(["training: 100 images/s"]) == {}
@@ -78,7 +78,7 @@ def test_lines_without_a_log_say_how_to_get_one():
         ("AArch64 (with Advanced SIMD & floating-point)", 4),
     ],
 )
-def test_a_register_holds_as_many_floats_as_the_instruction_set_has_room_for(isa, floats):
+def test_the_instruction_set_decides_the_floats_per_register(isa, floats):
     assert onednn.floats_per_register(isa) == floats
 
 
@@ -90,7 +90,7 @@ def test_a_layout_names_its_blocks(layout, sizes):
     assert onednn.blocks(layout) == sizes
 
 
-def test_the_sizes_of_a_convolution_come_from_its_row_of_the_log():
+def test_the_sizes_of_a_convolution_come_from_its_log_row():
     table = onednn.read_log(log("3.7"))
     size = onednn.convolution_size(table[table.primitive == "convolution"].problem.iloc[0])
     assert [size[name] for name in ("mb", "ic", "oc", "ih", "oh", "kh", "pw")] == [64, 1, 32, 28, 28, 3, 1]
@@ -105,17 +105,18 @@ def fused(x):
     return tf.nn.relu(tf.nn.bias_add(tf.nn.conv2d(x, w, 1, "SAME"), b))
 def product(x):
     return tf.matmul(x[0, 0], x[0, 1], transpose_b=True)
-tf.function(product)(x)  # what ran before is not told
+tf.function(product)(x)  # earlier runs are left out
 for function in (fused, product):
-    written, ran = onednn.graph_that_ran(function, x)
-    print(*sorted(node.op for node in written if node.op not in ("Const", "Identity")), "|", *(node.op for node in ran))
+    written, executed = onednn.graph_that_ran(function, x)
+    print(*sorted(node.op for node in written if node.op not in ("Const", "Identity")), end=" | ")
+    print(*(node.op for node in executed))
 """
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("on", ["0", "1"])
-def test_the_graph_that_ran_has_what_the_rewrite_made(on):
-    """In a process of its own, since TensorFlow chooses at its start."""
+def test_the_executed_graph_contains_the_rewritten_operations(on):
+    """Run in a separate process, since TensorFlow decides on oneDNN at its start."""
     done = subprocess.run(
         [sys.executable, "-c", GRAPHS],
         env={"TF_ENABLE_ONEDNN_OPTS": on, "PATH": ""},

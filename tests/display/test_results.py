@@ -11,7 +11,7 @@ from labkit.display.consistency import Limit
 from labkit.display.measured import Measured
 from labkit.display.results import Results, find_problem
 from labkit.system import files
-from labkit.system.load import BUSY_MARK, Others
+from labkit.system.load import BUSY_MARK, Contention
 
 
 @pytest.fixture
@@ -22,15 +22,15 @@ def results(tmp_path, monkeypatch):
     return Results("02")
 
 
-def kept(results):
+def stored(results):
     return json.loads(results.path.read_text())
 
 
-def test_a_table_is_shown_and_kept_with_what_it_was_measured_on(results, capsys):
+def test_a_table_is_shown_and_stored_with_its_machine_and_software(results, capsys):
     measured = Measured(1234.5678, 1200, 1300.04, "images/s", digits=1)
     results.table("speed", [("this CNN", "", measured, "2,000 images/s"), ("its threads", "", "16 threads", "")])
     plain = {"busy": False, "missing": False}
-    assert kept(results)["table"] == {
+    assert stored(results)["table"] == {
         "what": "speed",
         "rows": [
             plain
@@ -42,23 +42,23 @@ def test_a_table_is_shown_and_kept_with_what_it_was_measured_on(results, capsys)
         ],
         "notes": [],
     }
-    assert find_problem(kept(results)) == ""
-    assert kept(results)["on"]["cores"] >= 1
-    assert "tensorflow-cpu 2." in kept(results)["on"]["software"]
-    assert kept(results)["quick"] is False
+    assert find_problem(stored(results)) == ""
+    assert stored(results)["on"]["cores"] >= 1
+    assert "tensorflow-cpu 2." in stored(results)["on"]["software"]
+    assert stored(results)["quick"] is False
 
 
 def test_a_limit_is_shown_with_its_interval_and_the_share_that_the_figure_reaches(results):
     limit = Limit(Measured(500, 480, 520, "GFLOP/s", digits=0), above="the tensors stay in cache")
     figures = [Measured(250, 240, 260, "GFLOP/s"), Measured(600, 590, 610, "GFLOP/s"), "2 threads"]
     results.table("speed", [(f"layer {number}", "", figure, limit) for number, figure in enumerate(figures)])
-    limits = [row["texts"][3] for row in kept(results)["table"]["rows"]]
+    limits = [row["texts"][3] for row in stored(results)["table"]["rows"]]
     assert limits == [
         "500 GFLOP/s (480 to 520); 50% (47 to 53) of it",
         "500 GFLOP/s (480 to 520); 120% (115 to 125) of it: the tensors stay in cache",
         "500 GFLOP/s (480 to 520)",
     ]
-    assert find_problem(kept(results)) == ""
+    assert find_problem(stored(results)) == ""
 
 
 def closing(results):
@@ -67,12 +67,12 @@ def closing(results):
     results.table(
         "speed", [*results.handed_in("4", *expected), ("core", "", "1", ""), *results.handed_in("6", ("x", ""))]
     )
-    rows = kept(results)["table"]["rows"]
-    told = {name: (published, measured) for name, published, measured, _ in (row["texts"] for row in rows)}
-    return told, [place for place, row in enumerate(rows) if row["missing"]]
+    rows = stored(results)["table"]["rows"]
+    figures = {name: (published, measured) for name, published, measured, _ in (row["texts"] for row in rows)}
+    return figures, [place for place, row in enumerate(rows) if row["missing"]]
 
 
-def test_a_section_that_was_left_out_is_not_measured_and_told_apart(results):
+def test_rows_of_skipped_sections_are_marked_not_measured(results):
     without = {
         "small": ("2×", "not measured (section 4)"),
         "large": ("", "not measured (section 4)"),
@@ -81,11 +81,11 @@ def test_a_section_that_was_left_out_is_not_measured_and_told_apart(results):
     assert closing(results) == (without | {"x": ("", "not measured (section 6)")}, [0, 1, 3])
     results.hand_in("6", ("x", "", "5", ""))
     assert closing(results) == (without | {"x": ("", "5")}, [0, 1])
-    assert find_problem(kept(results)) == ""
+    assert find_problem(stored(results)) == ""
 
 
-def test_a_section_that_runs_again_replaces_its_rows_and_keeps_their_watch(results):
-    busy = Others("section 4", share=0.31, busy=True)
+def test_a_repeated_section_replaces_its_rows(results):
+    busy = Contention("section 4", share=0.31, busy=True)
     results.hand_in("4", ("small, 2 cores", "2×", "9", ""), ("large, 2 cores", "", "8", ""))
     results.hand_in("4", ("small, 4 cores", "2×", "3", "", busy))
     assert closing(results)[0] == {
@@ -95,54 +95,54 @@ def test_a_section_that_runs_again_replaces_its_rows_and_keeps_their_watch(resul
     }
 
 
-def test_what_was_handed_in_stays_when_the_lab_is_opened_again_in_its_kernel_alone(results, monkeypatch):
+def test_handed_in_rows_last_until_the_kernel_restarts(results, monkeypatch):
     results.hand_in("4", ("small", "2×", "3", ""))
     assert closing(Results("02"))[1] == [2]
     assert closing(Results("02", quick=True))[1] == [0, 1, 3]
     assert closing(Results("03"))[1] == [0, 1, 3]
-    monkeypatch.setattr("labkit.display.results._handed_in", {})  # a kernel that was restarted
+    monkeypatch.setattr("labkit.display.results._handed_in", {})  # a restarted kernel
     assert closing(Results("02"))[1] == [0, 1, 3]
 
 
-def test_figures_of_a_busy_machine_are_marked_where_they_are_shown_and_kept(results, capsys):
-    quiet, unknown = Others("section 2", share=0.01), Others("section 3", why="its jobs run elsewhere")
-    busy = Others("section 4", "run section 4 again", share=0.31, busy=True)
+def test_figures_of_a_busy_machine_are_marked_where_shown_and_stored(results, capsys):
+    quiet, unknown = Contention("section 2", share=0.01), Contention("section 3", why="its jobs run elsewhere")
+    busy = Contention("section 4", "run section 4 again", share=0.31, busy=True)
     rows = [
         ("published alone", "9", "", ""),
         ("quiet", "", "1", "2", quiet),
         ("unknown", "", "3", "", unknown),
         ("both", "", Measured(4, unit="×", digits=0), "5", quiet, busy),
         ("busy", "", "6", "", busy),
-        ("not measured", "", "", "7", Others("section 5", share=0.9, busy=True)),
+        ("not measured", "", "", "7", Contention("section 5", share=0.9, busy=True)),
     ]
     results.table("speed", rows)
-    table = kept(results)["table"]
+    table = stored(results)["table"]
     assert [row["texts"][2] for row in table["rows"]] == ["", "1", "3", f"4× {BUSY_MARK}", f"6 {BUSY_MARK}", ""]
     assert [row["busy"] for row in table["rows"]] == [False, False, False, True, True, False]
     assert table["notes"] == [
-        "section 3: whether other work had the cores meanwhile is not known: its jobs run elsewhere.",
+        "section 3: whether other work used the cores meanwhile is unknown: its jobs run elsewhere.",
         "⚠ section 4: other work took 31% of the cores meanwhile. First run section 4 again when the machine is quiet, "
         "then make this table.",
     ]
-    assert capsys.readouterr().out  # as IPython shows it outside of a notebook
+    assert capsys.readouterr().out  # as IPython shows it outside a notebook
 
 
-def test_a_picture_is_kept_under_its_title_and_replaced_when_drawn_again(results):
+def test_a_picture_is_stored_under_its_title_and_replaced_when_redrawn(results):
     for text in ("one", "two"):
         figure, axis = plt.subplots()
         axis.set_title("Speed")
         plots.show(figure, alt=text, keep=results)
-    assert list(kept(results)["pictures"]) == ["Speed"]
-    picture = kept(results)["pictures"]["Speed"]
+    assert list(stored(results)["pictures"]) == ["Speed"]
+    picture = stored(results)["pictures"]["Speed"]
     assert picture["alt"] == "two"
     assert Image.open(io.BytesIO(base64.b64decode(picture["png"]))).format == "PNG"
 
 
-def test_what_was_passed_stays_passed(results):
+def test_passed_exercises_stay_passed(results):
     for verdict in ("not attempted", "not yet", "passed", "not attempted"):
         results.exercise(3, verdict)
     results.exercise(4, "not yet")
-    assert kept(results)["exercises"] == {"3": "passed", "4": "not yet"}
+    assert stored(results)["exercises"] == {"3": "passed", "4": "not yet"}
 
 
 NUMBERS = {"value": 1.5, "interval": None, "unit": "×"}
@@ -167,13 +167,13 @@ NUMBERS = {"value": 1.5, "interval": None, "unit": "×"}
         {"missing": 0},
     ],
 )
-def test_a_row_that_no_lab_writes_is_a_problem(results, wrong):
+def test_malformed_rows_are_a_problem(results, wrong):
     closing(results)
-    whole = kept(results)
+    whole = stored(results)
     whole["table"]["rows"][0] |= {"numbers": NUMBERS}
     assert find_problem(whole) == ""
     whole["table"]["rows"][0] |= wrong
-    assert "'table' is not what a lab writes" in find_problem(whole)
+    assert "'table' is malformed" in find_problem(whole)
 
 
 PIXEL = "iVBORw0KGgo="
@@ -187,48 +187,48 @@ def do_all(results):
 
 
 @pytest.mark.parametrize("key", ["lab", "quick", "when", "on", "table", "pictures", "exercises"])
-def test_a_lab_goes_on_whatever_is_in_the_file_and_keeps_what_is_sound(results, key):
+def test_a_lab_continues_with_a_damaged_file_and_keeps_its_valid_parts(results, key):
     results.exercise(1, "passed")
     results.picture("Old", PIXEL, "alt")
     do_all(results)
-    whole = kept(results)
+    whole = stored(results)
     assert find_problem(whole) == ""
     for odd in ODD:
         results.path.write_text(json.dumps(whole | {key: odd}))
         do_all(results)
-        now = kept(results)
-        assert find_problem(now) == ""
+        repaired = stored(results)
+        assert find_problem(repaired) == ""
         if key != "exercises":
-            assert now["exercises"] == {"1": "passed", "2": "passed"}
+            assert repaired["exercises"] == {"1": "passed", "2": "passed"}
         if key != "pictures":
-            assert list(now["pictures"]) == ["Old", "New"]
-        assert [row["texts"] for row in now["table"]["rows"]] == [["a", "b", "c", "d"]]
+            assert list(repaired["pictures"]) == ["Old", "New"]
+        assert [row["texts"] for row in repaired["table"]["rows"]] == [["a", "b", "c", "d"]]
 
 
 @pytest.mark.parametrize("text", ["[]", "null", "3", "[" * 100_000, "\x00", ""])
-def test_a_lab_goes_on_where_the_file_is_nothing_of_it(results, text):
+def test_a_lab_replaces_a_file_that_is_not_results(results, text):
     results.path.parent.mkdir()
     results.path.write_text(text)
     do_all(results)
-    assert kept(results)["exercises"] == {"2": "passed"}
+    assert stored(results)["exercises"] == {"2": "passed"}
 
 
 def full(*args):
     raise OSError(28, "No space left on device")
 
 
-def test_what_cannot_be_kept_is_one_warning_and_what_was_kept_stays(results, capsys, monkeypatch):
+def test_failed_writes_give_one_warning_and_keep_earlier_results(results, capsys, monkeypatch):
     results.exercise(1, "passed")
     before = results.path.read_bytes()
     with monkeypatch.context() as patch:
         patch.setattr("os.fsync", full)
         do_all(results)
         do_all(results)
-    told = capsys.readouterr().err
-    assert told.startswith("Warning: cannot write ")
-    assert "work/results-02.json: No space left on device. Free some space" in told
-    assert told.count("\n") == 1
+    warnings = capsys.readouterr().err
+    assert warnings.startswith("Warning: cannot write ")
+    assert "work/results-02.json: No space left on device. Free some space" in warnings
+    assert warnings.count("\n") == 1
     assert results.path.read_bytes() == before
     assert [file.name for file in results.path.parent.iterdir()] == ["results-02.json"]
     do_all(results)
-    assert kept(results)["exercises"] == {"1": "passed", "2": "passed"}
+    assert stored(results)["exercises"] == {"1": "passed", "2": "passed"}

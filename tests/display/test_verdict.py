@@ -12,7 +12,7 @@ MESSAGE = ["Expected double(3) to be < 6; it is 3.", "Hint 1 of 3: think & try"]
 TEXT = "Exercise 1 · not yet.\n   Expected double(3) to be < 6; it is 3.\n   Hint 1 of 3: think & try"
 
 
-def test_outside_of_a_notebook_a_verdict_is_plain_text(capsys):
+def test_outside_a_notebook_a_verdict_is_plain_text(capsys):
     verdict.show(1, NOT_YET, MESSAGE)
     verdict.show(2, PASSED, [])
     assert capsys.readouterr().out == f"{TEXT}\nExercise 2 · passed.\n"
@@ -29,7 +29,7 @@ def test_in_a_notebook_the_same_words_are_coloured(tmp_path):
     assert "break-all" not in page
 
 
-def test_behind_passed_stands_the_solution_folded(tmp_path):
+def test_a_passed_exercise_shows_the_solution_collapsed(tmp_path):
     code = "from labkit.display import verdict\n" + "\n".join(
         f"verdict.show({number}, {outcome!r}, [], solution='return a < b')"
         for number, outcome in enumerate((PASSED, NOT_YET, NOT_ATTEMPTED), 1)
@@ -46,13 +46,13 @@ def test_behind_passed_stands_the_solution_folded(tmp_path):
 
 
 @pytest.mark.parametrize("outcome", [PASSED, NOT_YET, NOT_ATTEMPTED, CHECK_FAILED])
-def test_words_can_be_read_on_their_colour(outcome):
-    """WCAG 2.2: a contrast of 4.5 to 1 or more, https://www.w3.org/TR/WCAG22/#contrast-minimum."""
+def test_words_are_legible_on_their_colour(outcome):
+    """WCAG 2.2 requires a contrast of at least 4.5 to 1, https://www.w3.org/TR/WCAG22/#contrast-minimum."""
     channels = [int(verdict.COLOURS[outcome][place : place + 2], 16) / 255 for place in (1, 3, 5)]
     linear = [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in channels]
     luminance = sum(weight * value for weight, value in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
     assert (luminance + 0.05) / 0.05 >= 4.5
 
 
-def test_each_outcome_has_its_own_colour():
+def test_outcomes_have_different_colours():
     assert len(set(verdict.COLOURS.values())) == 4

@@ -1,10 +1,10 @@
-"""Runs scripts one after the other in one launch, since what they import takes seconds on each rank:
+"""Run scripts one after another in one launch, because their imports take seconds on each rank:
 
     mpirun -n 3 python batch.py LIST OUT
 
-LIST is a JSON file of pairs: the folder to run in, and what would follow `python` in a launch of its own. What a rank
-prints is in the file OUT/NUMBER-RANK, and OUT/NUMBER-done is there when all ranks are through with a script. Where some
-are not, as one has failed for which they wait, the launch ends.
+LIST is a JSON file of pairs: the working folder, and the arguments of `python` in a separate launch. A rank's output
+goes to OUT/NUMBER-RANK, and OUT/NUMBER-done appears when all ranks have finished a script. If some don't finish,
+because they wait for one that failed, the launch ends.
 """
 
 import contextlib
@@ -25,19 +25,19 @@ from mpi4py import MPI
 from labkit.exercises import ranks
 
 RANK = MPI.COMM_WORLD.rank
-THROUGH = MPI.COMM_WORLD.Dup()  # for the batch alone: no script's message meets its own
-WINDOWS = MPI.Win
-PATIENCE_S = 1.0  # for the other ranks to be through, once one has failed
+BATCH_COMM = MPI.COMM_WORLD.Dup()  # for the batch only: its messages never mix with a script's
+ORIGINAL_WIN = MPI.Win
+GRACE_S = 1.0  # for the other ranks to finish, once one has failed
 PROBES = Path(ranks.__file__).parent
 
 
 class Failed(BaseException):
-    """What `ranks.fail` raises here; no handler of the probe's, or of a student's, catches it."""
+    """Raised by `ranks.fail` here; neither the probe nor a student's code catches it."""
 
 
 def fail(message: str, where: str = "", hint: str = "") -> NoReturn:
-    """End this script on this rank; a rank that hangs, which another thread has found, can only be ended itself."""
-    if not isinstance(sys.exception(), Failed):  # as `ranks.watched` sees it
+    """End this script on this rank; if another thread reports a hang, end the whole process."""
+    if not isinstance(sys.exception(), Failed):  # when `ranks.watched` handles it
         print(f"\n{ranks.FAILED}{json.dumps([message, where, hint])}", flush=True)
     if threading.current_thread() is not threading.main_thread():
         os._exit(1)
@@ -45,8 +45,8 @@ def fail(message: str, where: str = "", hint: str = "") -> NoReturn:
 
 
 def run(script: str, *arguments: str) -> bool:
-    """Run a probe or another script as in a process of its own; return whether it has not failed."""
-    MPI.COMM_WORLD, MPI.Win = THROUGH.Dup(), WINDOWS  # no message of an earlier script's, nor its watched windows
+    """Run a probe or another script as in a separate process; return whether it succeeded."""
+    MPI.COMM_WORLD, MPI.Win = BATCH_COMM.Dup(), ORIGINAL_WIN  # free of earlier scripts' messages and watched windows
     sys.argv[:] = [script, *arguments]
     sys.path[0] = str(Path(script).parent)
     if keras := sys.modules.get("keras"):
@@ -54,7 +54,7 @@ def run(script: str, *arguments: str) -> bool:
     try:
         if Path(script).parent == PROBES:
             name = f"labkit.exercises.{Path(script).stem}"
-            if "tensorflow" not in sys.modules:  # a probe with it keeps what it has trained in one process
+            if "tensorflow" not in sys.modules:  # a probe with TensorFlow caches its single-process training
                 sys.modules.pop(name, None)
             importlib.import_module(name).main()
         else:
@@ -68,9 +68,9 @@ def run(script: str, *arguments: str) -> bool:
 
 
 @contextlib.contextmanager
-def printing_into(path: Path) -> Iterator[None]:
-    """Have all that this process prints go into a file; libraries too, which know no `sys.stdout`."""
-    before = [os.dup(number) for number in (1, 2)]
+def redirect_output(path: Path) -> Iterator[None]:
+    """Redirect all output of this process to a file, even from libraries that bypass `sys.stdout`."""
+    originals = [os.dup(number) for number in (1, 2)]
     with path.open("w") as file:
         for number in (1, 2):
             os.dup2(file.fileno(), number)
@@ -79,29 +79,29 @@ def printing_into(path: Path) -> Iterator[None]:
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
-        for number, stream in zip((1, 2), before, strict=True):
+        for number, stream in zip((1, 2), originals, strict=True):
             os.dup2(stream, number)
             os.close(stream)
 
 
 def forget_modules(folder: str) -> None:
-    """Have the next script import its own modules, which have the names of the last one's."""
+    """Unload a script's modules, so that the next script imports its own under the same names."""
     for name, module in list(sys.modules.items()):
         if (getattr(module, "__file__", None) or "").startswith(f"{folder}/"):
             del sys.modules[name]
 
 
-def main(listed: str, out: str) -> None:
-    """Run all scripts, until one does not end on all ranks."""
+def main(list_file: str, out: str) -> None:
+    """Run all scripts, until one doesn't finish on all ranks."""
     ranks.fail = fail
-    for number, (folder, words) in enumerate(json.loads(Path(listed).read_text())):
+    for number, (folder, args) in enumerate(json.loads(Path(list_file).read_text())):
         os.chdir(folder)
-        with printing_into(Path(out, f"{number}-{RANK}")):
-            passed = run(*words)
+        with redirect_output(Path(out, f"{number}-{RANK}")):
+            passed = run(*args)
         forget_modules(folder)
-        deadline = math.inf if passed else time.monotonic() + PATIENCE_S
-        through = THROUGH.Ibarrier()
-        while not through.Test():
+        deadline = math.inf if passed else time.monotonic() + GRACE_S
+        barrier = BATCH_COMM.Ibarrier()
+        while not barrier.Test():
             if time.monotonic() > deadline:
                 os._exit(1)
             time.sleep(0.005)

@@ -1,4 +1,4 @@
-"""Tests of a lab's exercises: untouched, with planted mistakes, and right in other ways."""
+"""Tests of a lab's exercises: untouched, with planted mistakes, and with alternative right answers."""
 
 import functools
 from collections.abc import Mapping, Sequence, Set
@@ -22,7 +22,7 @@ class Student:
     number : str
         The lab.
     names : mapping
-        The names that the notebook has imported.
+        The names that the notebook imports.
     """
 
     def __init__(self, number: str, names: Mapping[str, Any]):
@@ -31,11 +31,11 @@ class Student:
         self._solved, self._blank = _solved_and_blank(number)
 
     def untouched(self, exercise: int) -> Any:
-        """Return the answer of an exercise's stub: a function, or the path of a script."""
+        """Return an exercise's stub: a function, or the path of a script."""
         return self._run(self._blank[exercise])
 
     def answer(self, exercise: int, change: Change | None = None) -> Any:
-        """Return the solution of an exercise, or what a change makes of it."""
+        """Return the solution of an exercise, with a change if there is one."""
         text = self._solved[exercise]
         if change is not None:
             text = change.apply(text)
@@ -53,33 +53,33 @@ class Student:
         file = f"<cell {hash(text)}>"
         remember_lines(file, text)
         exec(compile(text, file, "exec"), names)
-        made = (name for name, value in names.items() if value is not self.names.get(name) and name != "__builtins__")
-        return names[next(made)]
+        new = (name for name, value in names.items() if value is not self.names.get(name) and name != "__builtins__")
+        return names[next(new)]
 
 
 @functools.cache
 def _solved_and_blank(number: str) -> tuple[dict[int, str], dict[int, str]]:
-    """Return the cells of a lab's exercises by their number, with the solution and with the stub."""
+    """Return the cells of a lab's exercises by number: the solutions and the stubs."""
     notebook = sources.read(sources.find(number))
     exercises, blank = sources.exercises(notebook), sources.blank(notebook)
     return {n: e.solution for n, e in exercises.items()}, {n: blank.cells[e.cell].source for n, e in exercises.items()}
 
 
 class ThreeWays:
-    """The tests of a lab's exercises, with the changes of `solutions/mistakes/NN.toml`; its module has a subclass.
+    """Tests of a lab's exercises, with the changes in `solutions/mistakes/NN.toml`; each lab has a subclass.
 
     Attributes
     ----------
     lab : str
         The lab's number.
     names : dict
-        The names that the notebook has imported.
+        The names that the notebook imports.
     on_ranks : set of int
-        The exercises whose check runs the answer on ranks: many answers share a launch (`launches.py`).
+        The exercises whose check runs on ranks; their answers share launches (`launches.py`).
     slow : set of int
-        The exercises whose check takes seconds, which nothing here shows, and which `--fast` leaves out.
+        The exercises whose check takes seconds; `--fast` skips them.
     limits : dict
-        Time limits of the lab's checks while a mistake is tested, so that what hangs is reported sooner.
+        Time limits of the lab's checks during tests of mistakes, so that hangs are reported sooner.
     """
 
     lab: str
@@ -90,7 +90,7 @@ class ThreeWays:
 
     @classmethod
     def make_student(cls, folder: Path) -> Student:
-        """Return a student in an empty folder, which is the current one."""
+        """Return a student whose working folder is the current, empty one."""
         return Student(cls.lab, cls.names)
 
     def test_untouched_is_not_attempted(self, student, exercise, capsys):
@@ -100,25 +100,27 @@ class ThreeWays:
     def test_mistakes_are_reported(self, student, exercise, mistake, capsys):
         student.check(exercise, student.answer(exercise, mistake))
         out = capsys.readouterr().out
-        assert mistake.message, "the message that the student must see is empty"
+        assert mistake.message, "the expected message is empty"
         assert f"Exercise {exercise} · not yet." in out, out
         assert mistake.message in out, out
 
     def test_right_answers_pass(self, student, exercise, right, capsys, request, monkeypatch):
-        if request.config.getoption("--fast"):  # what is right passes after any time; the whole suite draws for longer
+        if request.config.getoption(
+            "--fast"
+        ):  # right answers pass however short the time; the full suite generates more inputs
             monkeypatch.setattr(answers, "CPU_LIMIT_S", 0.02)
         student.check(exercise, student.answer(exercise, right))
         out = capsys.readouterr().out
         assert f"Exercise {exercise} · passed." in out, out
 
-    def test_each_exercise_has_mistakes_a_solution_and_another_right_answer(self):
+    def test_each_exercise_has_mistakes_and_alternative_answers(self):
         exercises = set(checker(self.lab, {}).lab.checks)
         assert {exercise for exercise, changes in mistakes.planted(self.lab).items() if changes} == exercises
         assert {exercise for exercise, changes in mistakes.right(self.lab).items() if changes} == exercises
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Give each test of `ThreeWays` its cases, named by their exercise; conftest.py hands this to pytest."""
+    """Parametrize the tests of `ThreeWays`, with the exercise in the ids; conftest.py exports this hook."""
     lab = metafunc.cls
     if lab is None or not issubclass(lab, ThreeWays) or "exercise" not in metafunc.fixturenames:
         return
@@ -133,8 +135,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def _parametrize(metafunc: pytest.Metafunc, name: str, changes: Mapping[int, Sequence[Change | None]]) -> None:
     slow = metafunc.cls.slow
     cases = [
-        pytest.param(exercise, change, id=f"{exercise}-{place}", marks=[pytest.mark.slow] * (exercise in slow))
+        pytest.param(exercise, change, id=f"{exercise}-{index}", marks=[pytest.mark.slow] * (exercise in slow))
         for exercise in changes
-        for place, change in enumerate(changes[exercise])
+        for index, change in enumerate(changes[exercise])
     ]
     metafunc.parametrize(("exercise", name), cases)

@@ -1,6 +1,6 @@
-"""What answers print on ranks, many of them in one launch: an import alone takes seconds on each rank (`batch.py`).
+"""Run many answers on ranks in one launch, because imports alone take seconds on each rank (`batch.py`).
 
-The fixtures `launched` and `student` (conftest.py) are `print_all` and `student` of here.
+The fixtures `outputs` and `student` (conftest.py) use `run_all` and `student`.
 """
 
 import contextlib
@@ -23,30 +23,30 @@ TIMEOUT_S = 900
 
 
 class Launch(NamedTuple):
-    """A launch that a check wants: ranks, folder, the words behind `python`."""
+    """A launch that a check requests: ranks, folder, the arguments of `python`."""
 
     ranks: int
     folder: Path
-    words: list[str]
+    args: list[str]
 
 
-class _Wanted(BaseException):
-    """Raised with the launch that a check wants; no handler of the check's catches it."""
+class _LaunchNeeded(BaseException):
+    """Raised with the launch that a check requests; the check itself never catches it."""
 
 
-Key = tuple[int, tuple[str, ...]] | str  # ranks and words, with the text of a script for its path; or a name
-Printed = dict[Key, list[list[str]] | None]  # the lines of each rank; None for a launch that has to be made by itself
+Key = tuple[int, tuple[str, ...]] | str  # ranks and arguments, with a script's text for its path; or a name
+Outputs = dict[Key, list[list[str]] | None]  # each rank's lines; None if the answer needs a separate launch
 
 
-def print_all(request: pytest.FixtureRequest, folder: Path, more: Mapping[Key, Launch] | None = None) -> Printed:
-    """Return what the answers of all cases print that are about to be tested, as far as they run on ranks.
+def run_all(request: pytest.FixtureRequest, folder: Path, more: Mapping[Key, Launch] | None = None) -> Outputs:
+    """Return the outputs of all answers that the selected tests run on ranks.
 
     Parameters
     ----------
     request, folder
-        Pytest's request for the fixture, of whose module the cases are; and an empty folder.
+        Pytest's request for the fixture, whose module has the cases; and an empty folder.
     more : mapping, optional
-        Further launches, by names of their own.
+        Further launches, by name.
     """
     lab = request.module.TestExercises
     cases = [
@@ -54,26 +54,26 @@ def print_all(request: pytest.FixtureRequest, folder: Path, more: Mapping[Key, L
         for number, item in enumerate(request.session.items)
         if getattr(item, "module", None) is request.module and (case := case_of(item)).get("exercise") in lab.on_ranks
     ]
-    printed: Printed = {}
-    wanted = dict(more or {})
-    while True:  # a check may want its second launch when it has seen the first
+    outputs: Outputs = {}
+    pending = dict(more or {})
+    while True:  # a check may request a second launch after the first
         for case in cases:
-            wanted |= _wanted(*case, printed)
-        if not wanted:
-            return printed
-        printed |= _run(wanted, folder)
-        wanted = {}
+            pending |= _next_launch(*case, outputs)
+        if not pending:
+            return outputs
+        outputs |= _run(pending, folder)
+        pending = {}
 
 
 def case_of(item: pytest.Item) -> Mapping[str, Any]:
-    """Return the parameters of a test whose answer is a solution or a change of it; none of another test."""
+    """Return a test's parameters if its answer is a solution or a changed one, else none."""
     params = item.callspec.params if hasattr(item, "callspec") else {}
     return params if {"mistake", "right"} & params.keys() else {}
 
 
 @contextlib.contextmanager
 def student(lab: type[ThreeWays], folder: Path, case: Mapping[str, Any], run: Callable[..., Run]) -> Iterator[Student]:
-    """Make a student of a lab in a folder, whose checks launch by `run`."""
+    """Make a student of a lab in a folder, whose checks launch with `run`."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setattr(answers, "run_ranks", run)
@@ -82,70 +82,70 @@ def student(lab: type[ThreeWays], folder: Path, case: Mapping[str, Any], run: Ca
         yield lab.make_student(folder)
 
 
-def replayed(printed: Printed) -> Callable[..., Run]:
-    """Return a launch that prints what an answer has printed already; other answers are run."""
+def replay(outputs: Outputs) -> Callable[..., Run]:
+    """Return a replacement for `run_ranks` that replays stored outputs, and runs other answers."""
 
-    def run(n: int, *words: object, **options: Any) -> Run:
-        lines = printed.get(_key(n, words))
-        return run_ranks(n, *words, **options) if lines is None else _as_run(lines)
+    def run(n: int, *args: object, **options: Any) -> Run:
+        lines = outputs.get(_key(n, args))
+        return run_ranks(n, *args, **options) if lines is None else _as_run(lines)
 
     return run
 
 
-def _wanted(folder: Path, lab: type[ThreeWays], case: Mapping[str, Any], printed: Printed) -> dict[Key, Launch]:
-    """Return the launch that the check of a case wants next, if that is not yet made."""
+def _next_launch(folder: Path, lab: type[ThreeWays], case: Mapping[str, Any], outputs: Outputs) -> dict[Key, Launch]:
+    """Return the next launch that a case's check requests, unless it has already run."""
 
-    def run(n: int, *words: object, **options: Any) -> Run:
-        key = _key(n, words)
-        if lines := printed.get(key):
+    def run(n: int, *args: object, **options: Any) -> Run:
+        key = _key(n, args)
+        if lines := outputs.get(key):
             return _as_run(lines)
-        script = next(path for path in map(Path, map(str, words[1:])) if path.suffix == ".py")
-        raise _Wanted(key, Launch(n, folder, [*map(str, words)]), script.resolve(), script.read_text())
+        script = next(path for path in map(Path, map(str, args[1:])) if path.suffix == ".py")
+        raise _LaunchNeeded(key, Launch(n, folder, [*map(str, args)]), script.resolve(), script.read_text())
 
     folder.mkdir(exist_ok=True)
     change: Change | None = case.get("mistake", case.get("right"))
-    with student(lab, folder, case, run) as one:
+    with student(lab, folder, case, run) as learner:
         try:
-            one.check(case["exercise"], one.answer(case["exercise"], change))
-        except _Wanted as wanted:
-            key, launch, script, text = wanted.args
-            script.write_text(text)  # which the check may have taken away
-            return {} if key in printed else {key: launch}
+            learner.check(case["exercise"], learner.answer(case["exercise"], change))
+        except _LaunchNeeded as request:
+            key, launch, script, text = request.args
+            script.write_text(text)  # the check may have removed it
+            return {} if key in outputs else {key: launch}
     return {}
 
 
-def _key(n: int, words: tuple[object, ...]) -> Key:
-    probe, *others = map(str, words)
-    return n, (probe, *(Path(word).read_text() if word.endswith(".py") else word for word in others))
+def _key(n: int, args: tuple[object, ...]) -> Key:
+    probe, *others = map(str, args)
+    return n, (probe, *(Path(arg).read_text() if arg.endswith(".py") else arg for arg in others))
 
 
 def _as_run(lines: list[list[str]]) -> Run:
-    for rank, own in enumerate(lines):
-        if _failed(own):
-            raise RankError(f"Rank {rank} failed.", tuple(own), rank)
+    for rank, rank_lines in enumerate(lines):
+        if _failed(rank_lines):
+            raise RankError(f"Rank {rank} failed.", tuple(rank_lines), rank)
     return Run("mpirun", tuple(map(tuple, lines)), 0.0, 1, True, "", ())
 
 
-def _run(wanted: Mapping[Key, Launch], folder: Path) -> Printed:
-    """Run all scripts, those on as many ranks in one launch; one that not all ranks are through with ends a launch."""
+def _run(launches: Mapping[Key, Launch], folder: Path) -> Outputs:
+    """Run all scripts, one launch per number of ranks; after a script that doesn't finish, start another launch."""
     by_ranks: dict[int, list[Key]] = defaultdict(list)
-    for key, launch in wanted.items():
+    for key, launch in launches.items():
         by_ranks[launch.ranks].append(key)
-    printed: Printed = {}
-    for n, left in by_ranks.items():
-        while left:
-            out = Path(tempfile.mkdtemp(prefix=f"{len(left)} on {n} ranks ", dir=folder))
-            listed = out / "list.json"
-            listed.write_text(json.dumps([(str(wanted[key].folder), wanted[key].words) for key in left]))
-            with contextlib.suppress(RankError):  # told by the script's own lines
-                run_ranks(n, BATCH, listed, out, threads=1, show=False, timeout=TIMEOUT_S)
-            through = sum((out / f"{number}-done").exists() for number in range(len(left)))
-            for number, key in enumerate(left[: through + 1]):
+    outputs: Outputs = {}
+    for n, keys in by_ranks.items():
+        while keys:
+            out = Path(tempfile.mkdtemp(prefix=f"{len(keys)} on {n} ranks ", dir=folder))
+            list_file = out / "list.json"
+            list_file.write_text(json.dumps([(str(launches[key].folder), launches[key].args) for key in keys]))
+            with contextlib.suppress(RankError):  # the script's lines report it
+                run_ranks(n, BATCH, list_file, out, threads=1, show=False, timeout=TIMEOUT_S)
+            finished = sum((out / f"{number}-done").exists() for number in range(len(keys)))
+            for number, key in enumerate(keys[: finished + 1]):
                 lines = _lines(out, number, n)
-                printed[key] = lines if number < through or any(map(_failed, lines)) else None
-            left = left[through + 1 :]
-    assert any(printed.values()), f"nothing has run: see {folder}"
-    return printed
+                outputs[key] = lines if number < finished or any(map(_failed, lines)) else None
+            keys = keys[finished + 1 :]
+    assert any(outputs.values()), f"nothing ran: see {folder}"
+    return outputs
 
 
 def _lines(out: Path, number: int, n: int) -> list[list[str]]:

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from labkit.exercises import answers
 from labkit.exercises.answers import call, failure, for_all, remember_lines
 from labkit.exercises.outcomes import NotYet
-from labkit.exercises.values import same
+from labkit.exercises.values import expect_equal
 from labkit.mpi.launch import RankError
 
 
-def written(text: str, **notebook):
-    """The function that a cell with this text defines, in a notebook that has these variables."""
+def define(text: str, **notebook):
+    """Return the function that a cell with this text defines, in a notebook with these variables."""
     cell = f"<cell {hash(text)}>"
     remember_lines(cell, text)
     namespace = dict(notebook)
@@ -25,47 +25,47 @@ def written(text: str, **notebook):
     return next(value for name, value in namespace.items() if name not in notebook and name != "__builtins__")
 
 
-def told(answer, *args, **kwargs) -> str:
+def message_of(answer, *args, **kwargs) -> str:
     with pytest.raises(NotYet) as error:
         call(answer, *args, **kwargs)
     return str(error.value)
 
 
-def test_the_error_stands_first_then_the_students_line_then_the_call():
-    answer = written("def half(x):\n    y = x / 2\n    return y.missing\n")
-    assert told(answer, 4) == (
+def test_message_has_error_then_students_line_then_call():
+    answer = define("def half(x):\n    y = x / 2\n    return y.missing\n")
+    assert message_of(answer, 4) == (
         "AttributeError: 'float' object has no attribute 'missing', in line 3: \"return y.missing\". "
         "The check called half(4)."
     )
 
 
-def test_the_line_is_the_students_also_in_a_function_that_the_answer_calls():
-    answer = written("def outer(x):\n    def inner(y):\n        return y[0]\n    return inner(x)\n")
-    assert 'in line 3: "return y[0]"' in told(answer, 1)
+def test_line_of_a_nested_function_is_reported():
+    answer = define("def outer(x):\n    def inner(y):\n        return y[0]\n    return inner(x)\n")
+    assert 'in line 3: "return y[0]"' in message_of(answer, 1)
 
 
-def test_tensorflows_own_words_are_left_out():
-    answer = written("def times(a):\n    return tf.matmul(a, a)\n", tf=tf)
-    message = told(answer, np.zeros((2, 3), np.float32))
+def test_tensorflow_details_are_removed():
+    answer = define("def times(a):\n    return tf.matmul(a, a)\n", tf=tf)
+    message = message_of(answer, np.zeros((2, 3), np.float32))
     assert "InvalidArgumentError: " in message
     assert "{{" not in message
     assert "[Op:" not in message
     assert 'in line 2: "return tf.matmul(a, a)"' in message
 
 
-def test_an_error_inside_a_traced_function_is_reported_by_the_students_line():
-    answer = written("@tf.function\ndef traced(x):\n    y = x + 1\n    return np.maximum(y, 0)\n", tf=tf, np=np)
-    message = told(lambda x: answer(x), tf.constant([1.0]))
+def test_error_in_traced_function_has_students_line():
+    answer = define("@tf.function\ndef traced(x):\n    y = x + 1\n    return np.maximum(y, 0)\n", tf=tf, np=np)
+    message = message_of(lambda x: answer(x), tf.constant([1.0]))
     assert message.startswith("NotImplementedError: Cannot convert a symbolic")
     assert 'in line 4: "return np.maximum(y, 0)"' in message
 
 
-@pytest.mark.parametrize("leave", ["exit(0)", "raise SystemExit", "import sys; sys.exit('bye')"])
-def test_leaving_is_reported(leave):
-    assert told(written(f"def half(x):\n    {leave}\n"), 4).startswith("half called exit(), in line 2:")
+@pytest.mark.parametrize("statement", ["exit(0)", "raise SystemExit", "import sys; sys.exit('bye')"])
+def test_exit_is_reported(statement):
+    assert message_of(define(f"def half(x):\n    {statement}\n"), 4).startswith("half called exit(), in line 2:")
 
 
-GIVEN = {
+ARGUMENTS = {
     "array": np.array([3.0, 1.0, 2.0]),
     "list": [3, 1, 2],
     "nested": [np.array([1.0]), [2]],
@@ -74,39 +74,39 @@ GIVEN = {
     "series": pd.Series([2.0, 1.0]),
 }
 CHANGES = {
-    "array": "given.sort()",
-    "list": "given.append(4)",
-    "nested": "given[0] *= 2",
-    "dict": "given['b'] = 2",
-    "table": "given['share'] = 1",
-    "series": "given[0] = 5",
+    "array": "argument.sort()",
+    "list": "argument.append(4)",
+    "nested": "argument[0] *= 2",
+    "dict": "argument['b'] = 2",
+    "table": "argument['share'] = 1",
+    "series": "argument[0] = 5",
 }
 
 
-@pytest.mark.parametrize("kind", GIVEN)
-def test_a_changed_argument_is_reported_and_the_checks_own_is_whole(kind):
-    mine = GIVEN[kind]
-    before = repr(mine)
-    with pytest.raises(NotYet, match="given to stay as it was; spoil changed it") as mistake:
-        call(written(f"def spoil(given):\n    {CHANGES[kind]}\n    return given\n"), mine)
+@pytest.mark.parametrize("kind", ARGUMENTS)
+def test_changed_argument_is_reported_and_the_original_is_unchanged(kind):
+    original = ARGUMENTS[kind]
+    before = repr(original)
+    with pytest.raises(NotYet, match="argument to stay unchanged; spoil changed it") as mistake:
+        call(define(f"def spoil(argument):\n    {CHANGES[kind]}\n    return argument\n"), original)
     assert mistake.value.hint.startswith("Work on a copy")
-    assert repr(mine) == before
+    assert repr(original) == before
 
 
-def test_arrays_that_hold_nan_have_not_changed():
+def test_arrays_with_nan_count_as_unchanged():
     call(lambda x: x + 1, np.array([math.nan, 1.0]))
 
 
-# What a function must not do to the checks
+# Things that a function must not do to the checks
 
 
 class Stop(BaseException):
-    """What no handler of Python's catches."""
+    """An exception that `except Exception` does not catch."""
 
 
 @pytest.mark.parametrize("error", ["KeyboardInterrupt", "GeneratorExit", "Stop('now')"])
-def test_what_no_handler_catches_is_reported_too(error):
-    message = told(written(f"def half(x):\n    raise {error}\n", Stop=Stop), 4)
+def test_base_exceptions_are_reported(error):
+    message = message_of(define(f"def half(x):\n    raise {error}\n", Stop=Stop), 4)
     assert f'in line 2: "raise {error}". The check called half(4)' in message
 
 
@@ -121,45 +121,45 @@ def test_what_no_handler_catches_is_reported_too(error):
         ("tf.reduce_mean = tf.reduce_sum", "tensorflow.reduce_mean"),
     ],
 )
-def test_a_library_that_an_answer_changes_is_put_back(change, name):
-    answers.put_back()  # as it is
-    before = {place: vars(place).copy() for place in (np, np.linalg, math, builtins, tf)}
-    message = told(written(f"def half(x):\n    {change}\n    return x / 2\n", np=np, math=math, tf=tf), 4)
+def test_library_changed_by_an_answer_is_restored(change, name):
+    answers.restore_libraries()  # records the libraries
+    before = {module: vars(module).copy() for module in (np, np.linalg, math, builtins, tf)}
+    message = message_of(define(f"def half(x):\n    {change}\n    return x / 2\n", np=np, math=math, tf=tf), 4)
     assert message.startswith(f"Expected {name} to stay; half replaced it")
-    assert all(vars(place)[key] is value for place, values in before.items() for key, value in values.items())
+    assert all(vars(module)[key] is value for module, values in before.items() for key, value in values.items())
     assert call(lambda x: x / 2, 4) == 2
 
 
-# Drawn inputs
+# Generated inputs
 
 
-def test_the_smallest_wrong_input_is_reported():
+def test_smallest_wrong_input_is_reported():
     def decide(n):
-        same(n if n < 37 else n + 1, n, f"f({n})")
+        expect_equal(n if n < 37 else n + 1, n, f"f({n})")
 
     with pytest.raises(NotYet, match=r"f\(37\) to be 37; it is 38"):
         for_all(decide, n=st.integers(0, 10**6))
 
 
-def test_the_same_inputs_are_generated_each_time():
+def test_generated_inputs_are_the_same_each_time():
     runs = [[], []]
-    for seen in runs:
-        for_all(lambda n, seen=seen: seen.append(n), n=st.integers(0, 10**9), examples=20)
+    for inputs in runs:
+        for_all(lambda n, inputs=inputs: inputs.append(n), n=st.integers(0, 10**9), examples=20)
     assert runs[0] == runs[1]
 
 
-def test_an_answer_that_is_wrong_only_now_and_then_is_not_yet():
+def test_answer_that_is_sometimes_wrong_is_not_yet():
     calls = []
 
     def decide(n):
         calls.append(n)
-        same(len(calls) % 7 == 0, False, "it")
+        expect_equal(len(calls) % 7 == 0, False, "it")
 
     with pytest.raises(NotYet):
         for_all(decide, n=st.integers())
 
 
-def test_a_failure_of_the_check_itself_is_not_the_answers():
+def test_error_in_the_check_is_not_blamed_on_the_answer():
     def decide(n):
         raise KeyError(n)
 
@@ -167,7 +167,7 @@ def test_a_failure_of_the_check_itself_is_not_the_answers():
         for_all(decide, n=st.integers())
 
 
-def test_a_syntax_error_names_the_line():
+def test_syntax_error_names_the_line():
     text = "def f(:\n    pass\n"
     linecache.cache["<cell>"] = (len(text), None, text.splitlines(keepends=True), "<cell>")
     with pytest.raises(SyntaxError) as error:
@@ -175,7 +175,7 @@ def test_a_syntax_error_names_the_line():
     assert 'in line 1: "def f(:"' in failure(error.value)
 
 
-def test_of_a_rank_that_mpich_ends_its_own_functions_are_not_quoted(monkeypatch):
+def test_stack_of_mpich_is_not_quoted_when_it_aborts(monkeypatch):
     def run_ranks(*args, **options):
         lines = ("Assertion failed in file src/op.c at line 7: 0", "/usr/lib/libmpi.so.12(+0x3ba4) [0x7f3b3]")
         raise RankError(
@@ -183,8 +183,8 @@ def test_of_a_rank_that_mpich_ends_its_own_functions_are_not_quoted(monkeypatch)
         )
 
     monkeypatch.setattr(answers, "run_ranks", run_ranks)
-    with pytest.raises(NotYet) as told:
+    with pytest.raises(NotYet) as error:
         answers.run_answer(2, Path("script.py"))
-    assert "Assertion failed" in str(told.value)
-    assert "[0x" not in str(told.value)
-    assert str(told.value).endswith("Have the arrays on both sides the same type and length?")
+    assert "Assertion failed" in str(error.value)
+    assert "[0x" not in str(error.value)
+    assert str(error.value).endswith("Do the arrays on both sides have the same type and length?")

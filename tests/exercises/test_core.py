@@ -30,15 +30,15 @@ def exercises_of(source):
 
 @pytest.fixture
 def check(write_source, tmp_path, monkeypatch):
-    """A lab with two exercises: a function that doubles, a script that prints 2."""
+    """Return the checker of a lab with two exercises: a function that doubles, a script that prints 2."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "work").mkdir()
     lab = Lab("42")
 
     @lab.exercise(1, hints=("think", "twice", "2 * x"))
     def doubles(answer):
-        got = call(answer, 3)
-        expect(got == 6, f"double(3) to be 6; it is {got}")
+        result = call(answer, 3)
+        expect(result == 6, f"double(3) to be 6; it is {result}")
 
     @lab.exercise(2, hints=("print",))
     def prints(answer):
@@ -53,15 +53,15 @@ def stub(x):
     raise NotImplementedError()
 
 
-def test_a_right_answer_passes_and_is_given_back(check, capsys):
-    def other_way(x):
+def test_right_answer_passes_and_is_returned(check, capsys):
+    def alternative(x):
         return x + x
 
-    assert check(1, other_way) is other_way
+    assert check(1, alternative) is alternative
     assert capsys.readouterr().out == "Exercise 1 · passed.\n"
 
 
-def test_a_class_that_does_what_the_function_should_passes(check, capsys):
+def test_equivalent_class_passes(check, capsys):
     class Doubled(int):
         def __new__(cls, x):
             return super().__new__(cls, 2 * x)
@@ -70,7 +70,7 @@ def test_a_class_that_does_what_the_function_should_passes(check, capsys):
     assert capsys.readouterr().out == "Exercise 1 · passed.\n"
 
 
-def test_an_untouched_answer_is_not_attempted_and_the_solution_stands_in(check, capsys):
+def test_untouched_answer_is_not_attempted_and_solution_is_returned(check, capsys):
     assert check(1, stub)(5) == 10
     assert capsys.readouterr().out.startswith("Exercise 1 · not attempted.")
 
@@ -82,25 +82,25 @@ def hints_of(out: str) -> list[str]:
 LAST = "The last hint is nearly the answer. To see it, run check.hint(1) in a new cell."
 
 
-def test_each_other_wrong_answer_gets_a_hint_but_not_the_last(check, capsys):
+def test_each_new_wrong_answer_gets_a_hint_except_the_last(check, capsys):
     for answer in (lambda x: x, lambda x: x + 1, lambda x: x + 2, lambda x: x + 4):
         assert check(1, answer)(5) == 10
     assert hints_of(capsys.readouterr().out) == ["Hint 1 of 3: think", "Hint 2 of 3: twice", LAST, LAST]
 
 
-def test_the_same_answer_gets_the_same_hint(check, capsys):
+def test_same_answer_gets_same_hint(check, capsys):
     for _ in range(3):
         check(1, lambda x: x)
     assert hints_of(capsys.readouterr().out) == ["Hint 1 of 3: think"] * 3
 
 
-def test_an_answer_that_raises_gets_no_hint(check, capsys):
+def test_answer_that_raises_gets_no_hint(check, capsys):
     for answer in (lambda x: missing, lambda x: x.missing, lambda x: x):  # noqa: F821
         check(1, answer)
     assert hints_of(capsys.readouterr().out) == ["Hint 1 of 3: think"]
 
 
-def test_a_script_is_the_same_answer_until_its_text_changes(tmp_path, write_source, monkeypatch, capsys):
+def test_script_is_a_new_answer_only_when_its_text_changes(tmp_path, write_source, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     lab = Lab("42")
 
@@ -118,24 +118,24 @@ def test_a_script_is_the_same_answer_until_its_text_changes(tmp_path, write_sour
     assert hints_of(capsys.readouterr().out) == expected
 
 
-def test_who_asks_gets_all_hints_in_their_order_and_the_last_again(check, capsys):
+def test_requested_hints_come_in_order_and_the_last_repeats(check, capsys):
     check(1, lambda x: x)
     capsys.readouterr()
     for _ in range(3):
         check.hint(1)
-    told = ["Hint 2 of 3: twice", "Hint 3 of 3: 2 * x", "Hint 3 of 3: 2 * x"]
-    assert capsys.readouterr().out == "".join(f"Exercise 1.\n   {line}\n" for line in told)
+    hints = ["Hint 2 of 3: twice", "Hint 3 of 3: 2 * x", "Hint 3 of 3: 2 * x"]
+    assert capsys.readouterr().out == "".join(f"Exercise 1.\n   {line}\n" for line in hints)
     assert json.loads(Path("work/results-42.json").read_text())["progress"]["1"]["hint"] == 3
     check(1, lambda x: x + 1)
-    assert hints_of(capsys.readouterr().out) == ["Hint 3 of 3: 2 * x"]  # it was asked for
+    assert hints_of(capsys.readouterr().out) == ["Hint 3 of 3: 2 * x"]  # it was requested
 
 
-def test_a_hint_to_an_exercise_that_is_not_there(check):
+def test_hint_for_an_unknown_exercise_is_an_error(check):
     with pytest.raises(LabError, match="no exercise 9"):
         check.hint(9)
 
 
-def test_a_hint_for_the_mistake_comes_first_and_once_and_the_others_in_their_order(
+def test_hint_for_the_mistake_comes_first_and_once_then_the_others_in_order(
     write_source, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.chdir(tmp_path)
@@ -143,17 +143,17 @@ def test_a_hint_for_the_mistake_comes_first_and_once_and_the_others_in_their_ord
 
     @lab.exercise(1, hints=("think", "twice", "thrice", "2 * x"))
     def doubles(answer):
-        got = call(answer, 3)
-        expect(got is not None, "a number", hint="Does it return?")
-        expect(got < 9, "less", hint="twice")
+        result = call(answer, 3)
+        expect(result is not None, "a number", hint="Is a return missing?")
+        expect(result < 9, "less", hint="twice")
         for_all(lambda x: expect(call(answer, x) > 0, "more", hint="Is there a minus?"), x=st.just(3))
 
     check = Checker(lab, exercises_of(write_source(ANSWER, "double = check(1, double)")), {"scale": 2})
-    nothing = lambda x: None  # noqa: E731
-    for answer in (nothing, lambda x: 9, lambda x: 10, nothing, lambda x: -3, lambda x: -4):
+    returns_none = lambda x: None  # noqa: E731
+    for answer in (returns_none, lambda x: 9, lambda x: 10, returns_none, lambda x: -3, lambda x: -4):
         check(1, answer)
     assert hints_of(capsys.readouterr().out) == [
-        "Hint: Does it return?",
+        "Hint: Is a return missing?",
         "Hint 2 of 4: twice",
         "Hint 1 of 4: think",
         "Hint 3 of 4: thrice",
@@ -163,16 +163,18 @@ def test_a_hint_for_the_mistake_comes_first_and_once_and_the_others_in_their_ord
     assert json.loads(Path("work/results-42.json").read_text())["progress"]["1"]["hint"] == 5
 
 
-def test_what_an_answer_raises_is_not_yet_and_names_the_line(check, capsys):
+def test_answer_that_raises_is_not_yet_and_names_the_line(check, capsys):
     check(1, lambda x: x.missing)
-    told = capsys.readouterr().out
-    assert "not yet" in told
-    assert "AttributeError" in told
-    assert "x.missing" in told
+    out = capsys.readouterr().out
+    assert "not yet" in out
+    assert "AttributeError" in out
+    assert "x.missing" in out
 
 
-def test_a_checks_own_failure_is_not_the_students(write_source, capsys, monkeypatch):
-    monkeypatch.setattr(answers, "is_student_code", lambda file: file.startswith("<cell"))  # and this file is the kit's
+def test_error_in_the_check_is_not_blamed_on_the_student(write_source, capsys, monkeypatch):
+    monkeypatch.setattr(
+        answers, "is_student_code", lambda file: file.startswith("<cell")
+    )  # so that this file counts as the kit's
     lab = Lab("42")
 
     @lab.exercise(1, hints=("none",))
@@ -181,16 +183,16 @@ def test_a_checks_own_failure_is_not_the_students(write_source, capsys, monkeypa
 
     check = Checker(lab, exercises_of(write_source(ANSWER, "double = check(1, double)")), {"scale": 2})
     assert check(1, lambda x: 2 * x)(5) == 10
-    told = capsys.readouterr().out
-    assert "the check itself failed" in told
-    assert "the library changed" in told
-    assert "not yet" not in told
+    out = capsys.readouterr().out
+    assert "the check itself failed" in out
+    assert "the library changed" in out
+    assert "not yet" not in out
 
 
 @pytest.mark.parametrize(
     "text", [sources.STUB, f"{sources.STUB}\n\n# I don't know yet", "raise NotImplementedError()\n"]
 )
-def test_a_script_still_as_written_is_not_attempted_and_the_solution_lies_beside_it(check, tmp_path, capsys, text):
+def test_untouched_script_is_not_attempted_and_solution_is_written_next_to_it(check, tmp_path, capsys, text):
     (tmp_path / "work" / "two.py").write_text(text)
     solution = check(2, "work/two.py")
     assert "not attempted" in capsys.readouterr().out
@@ -199,7 +201,7 @@ def test_a_script_still_as_written_is_not_attempted_and_the_solution_lies_beside
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("print(3)", "it printed ('3',)"),
         ("print(1 / 0)", "ZeroDivisionError"),
@@ -207,27 +209,27 @@ def test_a_script_still_as_written_is_not_attempted_and_the_solution_lies_beside
         (f"{sources.STUB}\nprint(2)", "NotImplementedError"),
     ],
 )
-def test_a_script_that_does_something_else_is_not_yet(check, tmp_path, capsys, text, told):
+def test_wrong_script_is_not_yet(check, tmp_path, capsys, text, message):
     (tmp_path / "work" / "two.py").write_text(text)
     check(2, "work/two.py")
     out = capsys.readouterr().out
     assert "not yet" in out
-    assert told in out
+    assert message in out
 
 
-def test_a_script_that_passes_is_given_back(check, tmp_path):
+def test_script_that_passes_is_returned(check, tmp_path):
     (tmp_path / "work" / "two.py").write_text("print(1 + 1)")
     assert check(2, "work/two.py") == "work/two.py"
 
 
-def test_a_missing_script_says_which_cell_to_run(check, capsys):
+def test_missing_script_is_reported_with_the_cell_to_run(check, capsys):
     check(2, "work/two.py")
     assert "run the cell that writes it" in capsys.readouterr().out
 
 
-def test_interrupting_an_answer_is_not_swallowed(check):
+def test_interrupt_is_not_swallowed(check):
     def endless(x):
-        signal.raise_signal(signal.SIGINT)  # as Jupyter's button: the main thread gets it
+        signal.raise_signal(signal.SIGINT)  # as from Jupyter's button: the main thread gets it
         threading.Event().wait()
 
     with pytest.raises(KeyboardInterrupt):
@@ -235,7 +237,7 @@ def test_interrupting_an_answer_is_not_swallowed(check):
 
 
 class Lazy(int):
-    """A number that fails when the check looks at it."""
+    """A number that raises when the check compares it."""
 
     def __eq__(self, other):
         raise KeyboardInterrupt
@@ -244,24 +246,24 @@ class Lazy(int):
 
 
 @pytest.mark.parametrize("answer", ["raise KeyboardInterrupt", "exit()", "quit()", "return Lazy()"])
-def test_what_ends_a_program_ends_only_the_answer(check, capsys, monkeypatch, answer):
-    left = []
-    shell = type("Shell", (), {"ask_exit": lambda self: left.append(1)})()  # as IPython's exit() calls it
+def test_exit_and_interrupt_end_only_the_answer(check, capsys, monkeypatch, answer):
+    exits = []
+    shell = type("Shell", (), {"ask_exit": lambda self: exits.append(1)})()  # as IPython's exit() calls it
     monkeypatch.setattr(core, "get_ipython", lambda: shell)
-    leave = lambda: shell.ask_exit()  # noqa: E731
+    exit_kernel = lambda: shell.ask_exit()  # noqa: E731
     text = f"def double(x):\n    {answer}\n"
-    function = written(text, exit=leave, quit=leave, Lazy=Lazy)
+    function = define(text, exit=exit_kernel, quit=exit_kernel, Lazy=Lazy)
     assert check(1, function)(5) == 10
     out = capsys.readouterr().out
     assert "not yet" in out
     assert "double called exit(), in line" in out or "KeyboardInterrupt, in line" in out
-    assert not left
-    leave()
-    assert left == [1]  # in a cell, it ends the kernel as before
+    assert not exits
+    exit_kernel()
+    assert exits == [1]  # in a cell, it ends the kernel as before
 
 
 @pytest.mark.parametrize("value", [np.arange(3), pd.DataFrame({"ms": [1]}), pd.Series([1, 2]), tf.constant([1, 2])])
-def test_a_name_bound_to_values_is_reported_each_time(check, capsys, value):
+def test_answer_that_is_data_is_reported_each_time(check, capsys, value):
     for answer in (value, value, lambda x: x):
         assert check(1, answer)(5) == 10
     assert capsys.readouterr().out.count("not yet") == 3
@@ -281,17 +283,17 @@ def test_other_callables_pass(check, capsys, answer):
     assert "passed" in capsys.readouterr().out
 
 
-def test_a_library_that_the_notebook_has_changed_does_not_decide(check, capsys, monkeypatch):
+def test_library_changed_by_the_notebook_does_not_affect_the_verdict(check, capsys, monkeypatch):
     close = np.isclose
     monkeypatch.setattr(np, "isclose", lambda *args, **options: False)
     check(1, lambda x: 2 * x)
     assert np.isclose is close
     assert "passed" in (out := capsys.readouterr().out)
-    assert "Your notebook had replaced numpy.isclose; the check has put it back." in out
+    assert "Your notebook had replaced numpy.isclose; the check undid that." in out
 
 
-def written(text: str, **namespace):
-    """The function `double` that a cell with this text defines."""
+def define(text: str, **namespace):
+    """Return the function `double` that a cell with this text defines."""
     cell = f"<cell {hash(text)}>"
     remember_lines(cell, text)
     namespace["__name__"] = "__main__"
@@ -299,17 +301,17 @@ def written(text: str, **namespace):
     return namespace["double"]
 
 
-def test_the_stub_in_a_notebook_is_seen_and_recognised(check, tmp_path, capsys):
+def test_stub_of_a_notebook_is_recognised(check, tmp_path, capsys):
     function = sources.blank(sources.read(tmp_path / "42_made_up.py")).cells[0].source
     assert "# ───" in function
-    check(1, written(function))
+    check(1, define(function))
     assert "not attempted" in capsys.readouterr().out
-    check(1, written(function.replace("    raise", "    y = 2 * x\n    raise")))
-    assert 'Line 4 still says "raise NotImplementedError()": delete it' in capsys.readouterr().out
+    check(1, define(function.replace("    raise", "    y = 2 * x\n    raise")))
+    assert 'Line 4 still says "raise NotImplementedError()": replace it' in capsys.readouterr().out
 
 
-def test_what_an_answer_printed_is_quoted(check, capsys):
-    check(1, written("def double(x):\n    print('twice:', 2 * x)\n"))
+def test_output_of_an_answer_is_quoted(check, capsys):
+    check(1, define("def double(x):\n    print('twice:', 2 * x)\n"))
     out = capsys.readouterr().out
     assert "None" in out
     assert "It printed: twice: 6" in out
@@ -325,19 +327,19 @@ def test_what_an_answer_printed_is_quoted(check, capsys):
         ("import threading; threading.Event().wait()", "line 2"),
     ],
 )
-def test_an_answer_that_hangs_is_reported_by_its_line_and_the_lab_goes_on(check, capsys, monkeypatch, loop, line):
+def test_answer_that_hangs_is_reported_with_its_line_and_the_lab_continues(check, capsys, monkeypatch, loop, line):
     monkeypatch.setattr(core, "ANSWER_LIMIT_S", 1.0)
-    assert check(1, written(f"def double(x):\n    {loop}\n"))(5) == 10
+    assert check(1, define(f"def double(x):\n    {loop}\n"))(5) == 10
     out = capsys.readouterr().out
     assert "not yet" in out
     assert "Expected double(3) to finish" in out
     assert line in out
-    print("still heard")  # what the answer's thread was told to print into is not left in place
-    assert capsys.readouterr().out == "still heard\n"
+    print("still visible")  # the redirection of the answer's thread is undone
+    assert capsys.readouterr().out == "still visible\n"
 
 
 @pytest.mark.slow
-def test_a_slow_call_is_reported_with_the_calls_before_it(write_source, tmp_path, monkeypatch, capsys):
+def test_slow_call_is_reported_with_the_number_of_calls_before_it(write_source, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(core, "ANSWER_LIMIT_S", 1.0)
     lab = Lab("42")
@@ -348,16 +350,18 @@ def test_a_slow_call_is_reported_with_the_calls_before_it(write_source, tmp_path
             expect(call(answer, x) == 2 * x, "twice")
 
     check = Checker(lab, exercises_of(write_source(ANSWER, "double = check(1, double)")), {"scale": 2})
-    check(1, written("def double(x):\n    while x == 3:\n        pass\n    return 2 * x\n"))
-    told = capsys.readouterr().out
-    assert "Expected double(3) to finish; it was still running after 3 calls and " in told
-    assert "It was in line " in told
+    check(1, define("def double(x):\n    while x == 3:\n        pass\n    return 2 * x\n"))
+    out = capsys.readouterr().out
+    assert "Expected double(3) to finish; it was still running after 3 calls and " in out
+    assert "It was in line " in out
 
 
 @pytest.mark.slow
-def test_time_that_the_check_itself_takes_is_not_the_answers(write_source, capsys, monkeypatch):
+def test_time_of_the_check_itself_does_not_count(write_source, capsys, monkeypatch):
     monkeypatch.setattr(core, "ANSWER_LIMIT_S", 0.5)
-    monkeypatch.setattr(core, "is_student_code", lambda file: file.startswith("<cell"))  # and this file is the kit's
+    monkeypatch.setattr(
+        core, "is_student_code", lambda file: file.startswith("<cell")
+    )  # so that this file counts as the kit's
     lab = Lab("42")
 
     @lab.exercise(1, hints=("none",))
@@ -366,11 +370,11 @@ def test_time_that_the_check_itself_takes_is_not_the_answers(write_source, capsy
         expect(call(answer, 3) == 6, "6")
 
     check = Checker(lab, exercises_of(write_source(ANSWER, "double = check(1, double)")), {"scale": 2})
-    check(1, written("def double(x):\n    return 2 * x\n"))
+    check(1, define("def double(x):\n    return 2 * x\n"))
     assert "passed" in capsys.readouterr().out
 
 
-def test_a_function_that_moves_is_checked_as_its_module_defines_it(write_source, capsys):
+def test_function_that_moves_is_checked_as_its_module_defines_it(write_source, capsys):
     lab = Lab("42")
 
     @lab.exercise(1, hints=("none",))
@@ -391,9 +395,9 @@ def test_a_function_that_moves_is_checked_as_its_module_defines_it(write_source,
     remember_lines("<quadruple>", text)
     exec(compile(text, "<quadruple>", "exec"), notebook)
     check(2, notebook["quadruple"])  # before `double` is defined
-    notebook["double"] = check(1, written("def double(x):\n    return 3 * x\n"))  # the solution stands in
+    notebook["double"] = check(1, define("def double(x):\n    return 3 * x\n"))  # the solution is the fallback
     check(2, notebook["quadruple"])
-    twice = written("def twice(x):\n    return math.floor(2 * x)\ndouble = twice\n", math=math)
+    twice = define("def twice(x):\n    return math.floor(2 * x)\ndouble = twice\n", math=math)
     notebook["double"] = check(1, twice)
     check(2, notebook["quadruple"])
     assert [line for line in capsys.readouterr().out.splitlines() if line.startswith("Exercise")] == [
@@ -407,17 +411,17 @@ def test_a_function_that_moves_is_checked_as_its_module_defines_it(write_source,
     exec(check.module_text(1, 2), module)
     assert module["quadruple"](5) == 20
     assert check.module_text(1, 2).count("# def twice(x):") == 1
-    exec(Checker(lab, exercises_of(source), {}).module_text(1), module)  # of cells that have not run, the solution
+    exec(Checker(lab, exercises_of(source), {}).module_text(1), module)  # the solution, for cells that have not run
     assert module["double"](5) == 10
 
 
 @pytest.mark.parametrize("answer", [None, 3, "double", [stub]])
-def test_what_is_no_function_is_reported(check, capsys, answer):
+def test_answer_that_is_not_a_function_is_reported(check, capsys, answer):
     check(1, answer)
     assert "Expected a function; " in capsys.readouterr().out
 
 
-def test_the_script_that_stood_in_is_not_the_students(check, tmp_path, capsys):
+def test_fallback_script_is_not_the_students(check, tmp_path, capsys):
     (tmp_path / "work" / "two.py").write_text("print(3)")
     check(2, check(2, "work/two.py"))
     assert "This is the kit's solution, not yours." in capsys.readouterr().out

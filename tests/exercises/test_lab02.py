@@ -26,14 +26,14 @@ class TestExercises(ThreeWays):
         ([20.0], "one round only, so there is no interval"),
     ],
 )
-def test_what_is_said_of_a_configuration_is_what_its_rounds_show(speeds, verdict, capsys):
+def test_verdict_on_a_configuration_follows_from_its_rounds(speeds, verdict, capsys):
     tell = lab_cells.functions("02", "tell", ratios=ratios, Measured=Measured)["tell"]
     first = [10.0, 10.1, 9.9][: len(speeds)]
     tell({"Eigen": first, "oneDNN": speeds})
     assert f" vs Eigen: {verdict}" in capsys.readouterr().out
 
 
-def test_a_loss_is_reached_when_the_mean_of_the_last_losses_is_below_it():
+def test_loss_is_reached_when_the_mean_of_the_last_losses_is_below_it():
     until = lab_cells.functions("02", "smooth", "until", np=np, pd=pd)["until"]
     run = {"training": {"losses": [3.0, 2.0, 0.1], "seconds": [1.0, 0.5, 0.25]}}  # means 3, 2.5, 1.7
     assert until(3.5, run) == (1, 1.0)

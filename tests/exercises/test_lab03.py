@@ -18,19 +18,19 @@ class TestExercises(ThreeWays):
     names = {"np": np, "Counter": Counter}
 
 
-# --- What the lab prints about its measurements, for synthetic results of each kind ---
+# --- The lab's sentences about its measurements, for synthetic results of each kind ---
 
 ROUNDS = [1.0, 1.02, 0.99, 1.01, 0.98, 1.0]  # the speed of each round
-NOISE = [(1, -1, 0, 1, -1, 0), (-1, 0, 1, 0, 1, -1), (0, 1, -1, -1, 0, 1)]  # of each configuration, in its rounds
+NOISE = [(1, -1, 0, 1, -1, 0), (-1, 0, 1, 0, 1, -1), (0, 1, -1, -1, 0, 1)]  # of each configuration, by round
 
 
 def comparison(speeds, rounds=6, noise=0.01):
-    """Return a comparison in which each configuration has this speed, in rounds that differ, with noise of its own."""
+    """Return a comparison of configurations with these speeds, different rounds, and separate noise."""
     return Comparison(
         {
             name: [
-                {"images_per_second": speed * ROUNDS[turn] * (1 + noise * NOISE[row % len(NOISE)][turn])}
-                for turn in range(rounds)
+                {"images_per_second": speed * ROUNDS[index] * (1 + noise * NOISE[row % len(NOISE)][index])}
+                for index in range(rounds)
             ]
             for row, (name, speed) in enumerate(speeds.items())
         },
@@ -38,8 +38,8 @@ def comparison(speeds, rounds=6, noise=0.01):
     )
 
 
-def cells(*names, **given):
-    return lab_cells.functions("03", *names, np=np, Measured=Measured, **given)
+def cells(*names, **variables):
+    return lab_cells.functions("03", *names, np=np, Measured=Measured, **variables)
 
 
 VERDICTS = [
@@ -52,30 +52,30 @@ VERDICTS = [
 
 
 @pytest.mark.parametrize(("speeds", "rounds", "verdict"), VERDICTS)
-def test_the_verdict_on_a_configuration_follows_from_its_rounds(speeds, rounds, verdict, capsys):
+def test_verdict_on_a_configuration_follows_from_its_rounds(speeds, rounds, verdict, capsys):
     cells("tell")["tell"](comparison({"tuned": 10.0, **speeds}, rounds), "new", "tuned")
     assert verdict in capsys.readouterr().out
 
 
-def test_with_one_slow_launch_the_verdict_is_by_rank(capsys):
-    found = comparison({"default": 10.0, "set": 11.0})
-    found.results["default"][2]["images_per_second"] *= 0.35
-    cells("tell")["tell"](found, "set", "default")
+def test_verdict_is_by_rank_after_one_slow_launch(capsys):
+    results = comparison({"default": 10.0, "set": 11.0})
+    results.results["default"][2]["images_per_second"] *= 0.35
+    cells("tell")["tell"](results, "set", "default")
     assert capsys.readouterr().out.endswith(": faster (won 6 of 6 rounds)\n")
-    found.results["set"][4]["images_per_second"] *= 0.8
-    cells("tell")["tell"](found, "set", "default")
+    results.results["set"][4]["images_per_second"] *= 0.8
+    cells("tell")["tell"](results, "set", "default")
     assert "so by rank: best in 5 of 6 (won 5 of 6 rounds)" in capsys.readouterr().out
 
 
-def test_the_rule_of_the_batch_size_is_recovered():
-    """A fixed time of 0.2 s and 0.1 s for each image, without noise."""
+def test_fit_recovers_the_time_per_step_and_per_image():
+    """A fixed 0.2 s plus 0.1 s per image, without noise."""
     sizes = [1, 2, 4, 8]
     speeds = {f"float32, batch {size}": size / (0.2 + 0.1 * size) for size in sizes}
-    found = cells("fit")["fit"](comparison(speeds, noise=0.0), "float32", sizes)
-    assert found == pytest.approx([0.2, 0.1], rel=0.01)
+    times = cells("fit")["fit"](comparison(speeds, noise=0.0), "float32", sizes)
+    assert times == pytest.approx([0.2, 0.1], rel=0.01)
 
 
-def test_the_closing_table_marks_what_was_not_measured():
+def test_closing_table_marks_missing_measurements():
     gained = cells("gained")["gained"]
     assert gained(comparison({"new": 20.0}), "new", "old") == "not measured here"
     assert str(gained(comparison({"old": 10.0, "new": 20.0}), "new", "old", "why")).startswith(
@@ -83,7 +83,7 @@ def test_the_closing_table_marks_what_was_not_measured():
     )
 
 
-# --- The ledger of a step ---
+# --- The breakdown of a step ---
 
 
 @pytest.mark.parametrize(
@@ -94,14 +94,14 @@ def test_the_closing_table_marks_what_was_not_measured():
         ("convolution", "mb4_ic64oc64_ih56oh56kh3sh1dh0ph1_iw56ow56kw3sw1dw0pw1", "3×3 convolution"),
     ],
 )
-def test_reorders_of_weights_have_a_line_of_their_own(primitive, problem, kind):
-    given = {"re": re, "pd": pd, "Counter": Counter, "BYTES": {"f32": 4}, "WEIGHT_REORDER": "weight reorder"}
-    work_of = cells("work_of", WEIGHT_SHAPES={(256, 64, 1, 1)}, **given)["work_of"]
+def test_reorders_of_weights_are_a_separate_kind(primitive, problem, kind):
+    variables = {"re": re, "pd": pd, "Counter": Counter, "BYTES": {"f32": 4}, "WEIGHT_REORDER": "weight reorder"}
+    work_of = cells("work_of", WEIGHT_SHAPES={(256, 64, 1, 1)}, **variables)["work_of"]
     row = SimpleNamespace(primitive=primitive, problem=problem, direction="forward_training", type="f32")
     assert work_of(row).kind == kind
 
 
-def test_what_is_outside_onednn_counts_no_primitive_twice():
+def test_time_outside_onednn_excludes_its_primitives():
     timeline = [
         {"ph": "X", "name": "_MklNativeConv2D", "args": {"name": "conv"}, "dur": 9000},
         {"ph": "X", "name": "Mul", "args": {"name": "decay"}, "dur": 2000},
@@ -113,7 +113,7 @@ def test_what_is_outside_onednn_counts_no_primitive_twice():
         family=lambda kind: "other",
         WEIGHTS="weights",
     )
-    given = {"Counter": Counter, "BenchConfig": BenchConfig, "step_bound": bound, "limits": None}
+    variables = {"Counter": Counter, "BenchConfig": BenchConfig, "step_bound": bound, "limits": None}
     run = {"network": "resnet50", "batch_size": 4, "batch": 4, "timelines": {"float32": timeline}}
-    outside = cells("outside", UPDATE="update", OTHER="others", **given, **run)["outside"]
+    outside = cells("outside", UPDATE="update", OTHER="others", **variables, **run)["outside"]
     assert outside("float32") == {"update": 2.0, "others": 1.0}

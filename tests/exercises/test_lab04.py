@@ -10,8 +10,8 @@ from labs import ThreeWays
 from labkit.display import consistency
 from labkit.display.consistency import Limit
 from labkit.display.measured import Measured
-from labkit.roofline.measure import Limits, Product
-from labkit.system.load import Others
+from labkit.roofline.measure import Limits, Matmul
+from labkit.system.load import Contention
 from labkit.system.statistics import Ratio, ratios
 
 
@@ -20,13 +20,13 @@ class TestExercises(ThreeWays):
     names = {"np": np, "math": math}
 
 
-# --- Sentences about results: invented results are played ---
+# --- The lab's sentences about its measurements, for synthetic results ---
 
 FASTER, SLOWER, UNKNOWN, ONCE = Ratio(1.5, 1.2, 1.9), Ratio(0.5, 0.4, 0.6), Ratio(1.2, 0.9, 1.6), Ratio(1.5)
 
 
 @pytest.mark.parametrize(
-    ("times", "isa", "said"),
+    ("times", "isa", "text"),
     [
         (FASTER, ("AVX2",), "has no BF16 instructions"),
         (FASTER, ("AVX-512", "BF16"), "multiplies BF16 in hardware"),
@@ -36,8 +36,8 @@ FASTER, SLOWER, UNKNOWN, ONCE = Ratio(1.5, 1.2, 1.9), Ratio(0.5, 0.4, 0.6), Rati
         (ONCE, ("AVX-512", "BF16"), "not known: one round only"),
     ],
 )
-def test_training_in_bfloat16_is_explained_by_its_interval(times, isa, said):
-    assert said in lab_cells.functions("04", "explain")["explain"](times, isa)
+def test_bfloat16_training_is_explained_by_its_interval(times, isa, text):
+    assert text in lab_cells.functions("04", "explain")["explain"](times, isa)
 
 
 @pytest.mark.parametrize(
@@ -49,14 +49,14 @@ def test_training_in_bfloat16_is_explained_by_its_interval(times, isa, said):
         (0, 81, "significant"),
     ],
 )
-def test_a_difference_of_accuracy_comes_with_its_noise(gained, lost, verdict):
+def test_difference_in_accuracy_has_an_interval(gained, lost, verdict):
     compare = lab_cells.functions("04", "compare_answers", np=np, Measured=Measured)["compare_answers"]
     correct, reference = np.ones(4000, bool), np.ones(4000, bool)
     reference[:gained] = False
     correct[gained : gained + lost] = False
-    measured, said = compare(correct, reference)
+    measured, text = compare(correct, reference)
     points, low, high = measured.value, measured.low, measured.high
-    assert said == verdict
+    assert text == verdict
     assert low < points < high
     assert points == pytest.approx((gained - lost) / 40, abs=0.006)
     if gained + lost > 50:  # where the textbook's interval for pairs holds
@@ -69,7 +69,7 @@ AVX512 = "avx512f avx512bw avx512dq avx512vl avx512_vnni avx512_bf16"
 
 
 @pytest.mark.parametrize(
-    ("cpuinfo", "here", "said"),
+    ("cpuinfo", "present", "text"),
     [
         (
             f"{INTEL}flags\t\t: fpu {AVX512} avx512_fp16 amx_bf16 amx_tile amx_int8\n",
@@ -83,17 +83,17 @@ AVX512 = "avx512f avx512bw avx512dq avx512vl avx512_vnni avx512_bf16"
         ("processor\t: 0\nFeatures\t: fp asimd\n", False, "amx_tile, amx_bf16, amx_int8"),
     ],
 )
-def test_amx_is_found_or_missed_for_a_reason(cpuinfo, here, said):
-    found, why = lab_cells.functions("04", "find_amx", re=re)["find_amx"](cpuinfo)
-    assert found is here
-    assert said in why
+def test_presence_of_amx_is_explained(cpuinfo, present, text):
+    result, reason = lab_cells.functions("04", "find_amx", re=re)["find_amx"](cpuinfo)
+    assert result is present
+    assert text in reason
 
 
 def machine_limits(isa=("AVX-512", "VNNI", "BF16"), alone=None, **speeds) -> Limits:
-    """Return limits with a matmul for each kind, and instructions alone for some."""
-    products = {kind: [Product("OpenVINO", 512, speed)] for kind, speed in speeds.items()}
-    instructions = {kind: {"instruction": "VFMADD", "speed": speed} for kind, speed in (alone or {}).items()}
-    return Limits(products, instructions, {"read": 100.0}, Others(), "now", isa)
+    """Return limits with a matmul speed for each dtype, and instruction speeds for some."""
+    products = {dtype: [Matmul("OpenVINO", 512, speed)] for dtype, speed in speeds.items()}
+    instructions = {dtype: {"instruction": "VFMADD", "speed": speed} for dtype, speed in (alone or {}).items()}
+    return Limits(products, instructions, {"read": 100.0}, Contention(), "now", isa)
 
 
 def limit_functions(limits: Limits):
@@ -109,16 +109,16 @@ def limit_functions(limits: Limits):
         (("AVX-512", "BF16"), {}, "BF16", 1000, "OpenVINO's matmul"),
         (("AVX-512", "BF16"), {"float32": 570.0}, "FP32", 570, "VFMADD"),
         (("AVX-512", "BF16"), {"float32": 400.0}, "FP32", 500, "OpenVINO's matmul"),
-        (("AVX-512",), {"float32": 1200.0}, "BF16", 1200, "VFMADD"),  # emulated, by FP32's instruction
+        (("AVX-512",), {"float32": 1200.0}, "BF16", 1200, "VFMADD"),  # emulated with the FP32 instruction
     ],
 )
-def test_a_formats_limit_is_the_fastest_that_was_measured(isa, alone, name, speed, reached_by):
+def test_limit_of_a_format_is_the_fastest_measurement(isa, alone, name, speed, reached_by):
     limits = machine_limits(isa, alone, float32=500.0, bfloat16=1000.0, int8=2000.0)
-    limit, by = limit_functions(limits)["limit_of"](name)
-    assert (limit.value, by) == (speed, reached_by)
+    limit, source = limit_functions(limits)["limit_of"](name)
+    assert (limit.value, source) == (speed, reached_by)
 
 
-def test_a_speed_up_reaches_the_share_that_the_fewer_bits_reach_of_their_limit():
+def test_limit_of_a_speedup_is_relative_to_the_measured_fp32_speed():
     limits = machine_limits(float32=500.0, bfloat16=1000.0, int8=2000.0)
     limit = limit_functions(limits)["speedup_limit"]("INT8", 250.0)  # FP32 at half of its limit
     assert limit.measured.value == pytest.approx(8)
@@ -126,8 +126,8 @@ def test_a_speed_up_reaches_the_share_that_the_fewer_bits_reach_of_their_limit()
     assert "OpenVINO's matmul" in limit.describe(Measured(9.0, 8.8, 9.2, "×"))
 
 
-def test_what_an_instruction_set_is_worth_does_not_depend_on_a_slow_process():
-    given = lab_cells.functions("04", "relative_to_fp32", "between_caps", np=np, ratios=ratios)
+def test_instruction_sets_are_compared_within_processes():
+    functions = lab_cells.functions("04", "relative_to_fp32", "between_caps", np=np, ratios=ratios)
     slow = 0.3  # one process had a third of the cores
     capped = {
         "AVX512_CORE": {
@@ -140,10 +140,10 @@ def test_what_an_instruction_set_is_worth_does_not_depend_on_a_slow_process():
             "INT8": [[301, 300], [300, 299], [300, 300]],
         },
     }
-    vnni = given["between_caps"](capped, "INT8", "AVX512_CORE_VNNI", "AVX512_CORE")
+    vnni = functions["between_caps"](capped, "INT8", "AVX512_CORE_VNNI", "AVX512_CORE")
     assert vnni.value == pytest.approx(1.5, rel=0.02)
     assert (vnni.verdict, vnni.high - vnni.low < 0.1) == ("faster", True)
-    assert given["relative_to_fp32"](capped["AVX512_CORE"])["INT8"].value == pytest.approx(2, rel=0.02)
+    assert functions["relative_to_fp32"](capped["AVX512_CORE"])["INT8"].value == pytest.approx(2, rel=0.02)
 
 
 @pytest.mark.parametrize(
@@ -172,15 +172,17 @@ def test_streams_are_compared_by_throughput_and_latency(second, throughput, late
     assert rate["2:2"].value == pytest.approx(second[0] / 1000, rel=0.02)
 
 
-def test_layers_above_the_limits_ratio_or_slower_are_explained(capsys):
-    given = lab_cells.functions("04", "layer_table", "describe_layers", np=np, pd=pd, batch=10, consistency=consistency)
+def test_layers_that_are_slower_or_above_the_limit_are_explained(capsys):
+    functions = lab_cells.functions(
+        "04", "layer_table", "describe_layers", np=np, pd=pd, batch=10, consistency=consistency
+    )
     fp32_layers = [("Convolution", "f", 4.0), ("MaxPool", "f", 1.0), ("Convolution", "f", 4.0), ("MaxPool", "f", 2.0)]
     int8_layers = [("Convolution", "i", 1.0), ("MaxPool", "ref", 2.0), ("Convolution", "i", 0.8), ("MaxPool", "i", 0.4)]
-    # Operations of an image: the first convolution runs at 100 GOP/s in INT8, the second at 125.
-    table = given["layer_table"](fp32_layers, int8_layers, (10e6, 10e6), tops=(50.0, 120.0))
+    # Operations per image: the first convolution runs at 100 GOP/s in INT8, the second at 125.
+    table = functions["layer_table"](fp32_layers, int8_layers, (10e6, 10e6), tops=(50.0, 120.0))
     assert table["INT8 share"].dropna().tolist() == pytest.approx([83.3, 104.2], rel=0.01)
     assert table["FP32 share"].dropna().tolist() == pytest.approx([50, 50])
-    given["describe_layers"](table, 4.5)
+    functions["describe_layers"](table, 4.5)
     lines = capsys.readouterr().out.splitlines()
     assert lines[:2] == [
         "2 of 4 layers reach 80% of INT8's limit. They take",
@@ -215,5 +217,5 @@ def test_layers_above_the_limits_ratio_or_slower_are_explained(capsys):
         ),
     ],
 )
-def test_each_instruction_set_of_the_cpu_is_capped(isa, caps):
+def test_caps_cover_the_instruction_sets_of_the_cpu(isa, caps):
     assert lab_cells.functions("04", "caps_for")["caps_for"](isa) == caps

@@ -35,20 +35,20 @@ class TestExercises(ThreeWays):
 
 
 def write(folder, script):
-    """Write a script of the lab that is no exercise."""
+    """Write one of the lab's scripts that are not exercises."""
     cells = sources.read(sources.find("06")).cells
     text = next(cell.source for cell in cells if cell.source.startswith(f"%%writefile work/{script}.py"))
     (folder / "work").mkdir(exist_ok=True)
     (folder / "work" / f"{script}.py").write_text(text.partition("\n")[2])
 
 
-def test_a_solution_passes_in_a_launch_of_its_own(student, capsys):
-    """As a student runs it: the answers above share launches."""
+def test_a_solution_passes_when_launched_alone(student, capsys):
+    """As a student runs it, unlike the answers above, which share launches."""
     student.check(2, student.answer(2))
     assert "Exercise 2 · passed." in capsys.readouterr().out
 
 
-def test_bytes_and_messages_are_those_of_theory(student, tmp_path):
+def test_bytes_and_messages_match_theory(student, tmp_path):
     """For the solutions, as the lab counts them."""
     write(tmp_path, "count")
     servers, ring = (student.answer(number) for number in (1, 2))
@@ -62,8 +62,8 @@ def test_bytes_and_messages_are_those_of_theory(student, tmp_path):
     assert len(lines_of) == 2 * (3 + 3 + 4)
 
 
-def test_every_rank_ends_the_training_with_equal_weights(student, tmp_path):
-    """With a top_k that gives lists too. And what it says it sent is what theory says, as FP16 half of float32."""
+def test_ranks_end_the_training_with_equal_weights(student, tmp_path):
+    """Also if top_k returns lists. The reported traffic matches theory; FP16 sends half of float32."""
     for script in ("averages", "network", "compress"):
         write(tmp_path, script)
     writing = next(
@@ -78,7 +78,7 @@ def test_every_rank_ends_the_training_with_equal_weights(student, tmp_path):
     assert (tmp_path / "work" / "topk.py").read_text().count("# def top_k(") == 1
     run = run_ranks(2, "work/compress.py", "out.json", 256, 1, threads=1, show=False)
     assert [line.rpartition(" ")[2] for line in run.lines[0]] == ["0.0"] * 6
-    sent = {way: told["megabytes"][-1] for way, told in json.loads((tmp_path / "out.json").read_text()).items()}
+    sent = {method: log["megabytes"][-1] for method, log in json.loads((tmp_path / "out.json").read_text()).items()}
     weights = 784 * 64 + 64 + 64 * 10 + 10
     assert sent["float32"] == pytest.approx(4 * 4 * weights / 1e6)  # 256 digits in batches of 64: 4 steps
     assert sent["FP16"] == pytest.approx(sent["float32"] / 2)
@@ -86,7 +86,7 @@ def test_every_rank_ends_the_training_with_equal_weights(student, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("usual", "kept", "faults", "verdict"),
+    ("usual", "reused", "faults", "verdict"),
     [
         (Ratio(1.9, 1.8, 2.0), Ratio(1.0, 0.9, 1.1), (8193, 0), "saves MPI_Allreduce 8,193 page faults, and it gains"),
         (Ratio(0.9, 0.8, 1.0), Ratio(0.5, 0.4, 0.6), (16, 0), "saves MPI_Allreduce 16 page faults, and it gains"),
@@ -97,28 +97,28 @@ def test_every_rank_ends_the_training_with_equal_weights(student, tmp_path):
         (Ratio(1.9, 1.8, 2.0), Ratio(1.0, 0.9, 1.1), (0, 0), "doesn't explain the ratio"),
     ],
 )
-def test_what_fresh_memory_costs_is_said_from_the_intervals(usual, kept, faults, verdict):
+def test_the_cost_of_fresh_memory_follows_from_the_intervals(usual, reused, faults, verdict):
     describe = lab_cells.functions("06", "describe_memory")["describe_memory"]
-    assert verdict in describe(usual, kept, *faults)
+    assert verdict in describe(usual, reused, *faults)
 
 
-def test_a_ring_is_compared_by_the_rounds_of_both():
+def test_rings_are_compared_round_by_round():
     compare = lab_cells.functions("06", "compare", np=np, ratio=statistics.ratio)["compare"]
     rounds = {"MPI_Allreduce": [2.0, 2.1, 1.9], "ring": [1.0, 1.0, 1.0], "1 server": [3.0, 3.1, 2.9]}
-    one = compare({way: {8: spent} for way, spent in rounds.items()}, 8)
-    assert one.verdict == "faster"
-    assert one.value == pytest.approx(2, rel=0.01)
+    ratio = compare({method: {8: spent} for method, spent in rounds.items()}, 8)
+    assert ratio.verdict == "faster"
+    assert ratio.value == pytest.approx(2, rel=0.01)
 
 
 def by_rank(won, lost):
-    """A ratio with an outlier, above 1 in the mean, decided by the rounds won."""
+    """Return a ratio with an outlier and a mean above 1, decided by the rounds won."""
     ratio = Ratio(1.2, 0.5, 2.9)
     ratio.rounds, ratio.won, ratio.lost, ratio.outliers = won + lost, won, lost, "round 3 at 9.00 of the median"
     return ratio
 
 
 @pytest.mark.parametrize(
-    ("gain", "again", "verdict"),
+    ("gain", "retransmitted", "verdict"),
     [
         (
             Ratio(1.2, 1.1, 1.3),
@@ -134,17 +134,19 @@ def by_rank(won, lost):
         (by_rank(0, 6), (40, 2), "the ring is not significantly faster"),
     ],
 )
-def test_incast_is_named_where_time_and_segments_say_so(gain, again, verdict):
+def test_incast_is_reported_if_times_and_segments_show_it(gain, retransmitted, verdict):
     describe = lab_cells.functions("06", "describe_incast")["describe_incast"]
-    assert verdict in describe(gain, *again)
+    assert verdict in describe(gain, *retransmitted)
 
 
 @pytest.mark.parametrize("n", [4, 8, 64, 1024])
 def test_an_uplink_costs_halving_more_than_the_ring(n):
     through = lab_cells.functions("06", "through_uplink")["through_uplink"]
-    ring, last, first = (through(way, n) for way in ("ring", "halving, far partner last", "halving, far partner first"))
+    ring, last, first = (
+        through(method, n) for method in ("ring", "halving, far partner last", "halving, far partner first")
+    )
     assert ring == pytest.approx(2 * (n - 1) / n)
-    # Step by step: partners of a rack exchange halves and so on, each on its own link; one step is through the uplink.
+    # Step by step: partners in a rack exchange halves and so on, each on its own link; one step uses the uplink.
     halves = [1 / 2**step for step in range(1, n.bit_length())]
     assert last == pytest.approx(2 * (sum(halves[:-1]) + n / 2 * halves[-1]))
     assert first == pytest.approx(2 * (sum(halves[1:]) + n / 2 * halves[0]))
@@ -161,7 +163,7 @@ def test_an_uplink_costs_halving_more_than_the_ring(n):
         ([-0.9, 0.2], "0 of 2 within 10%; median error 55%; the worst: ring, 3 ranks, 0 bytes: predicted 10"),
     ],
 )
-def test_the_models_error_is_put_in_words(errors, verdict):
+def test_model_errors_are_described(errors, verdict):
     describe = lab_cells.functions("06", "describe_errors", np=np, score=score)["describe_errors"]
     measured = Measured(100, 99, 101, "ms", digits=0)
     predictions = [
@@ -179,12 +181,12 @@ def test_the_models_error_is_put_in_words(errors, verdict):
         ([200, 200, 200], "takes 0.5× the time of the model's best algorithm"),
     ],
 )
-def test_the_lab_says_when_mpi_does_something_else(predicted, verdict):
+def test_deviations_of_mpi_from_the_model_are_reported(predicted, verdict):
     describe = lab_cells.functions("06", "describe_library", np=np)["describe_library"]
-    assert verdict in describe([Prediction("MPI_Allreduce", each, Measured(100, unit="ms")) for each in predicted])
+    assert verdict in describe([Prediction("MPI_Allreduce", ms, Measured(100, unit="ms")) for ms in predicted])
 
 
-def test_predictions_have_their_rounds_intervals():
+def test_predictions_have_intervals_over_rounds():
     lab = model("predict_all", "milliseconds", "over_rounds")
     cases = {("ring", 2, 1_000_000): [1.0, 1.1, 0.9], ("1 server", 2, 1_000_000): [3.0, 3.0, 3.0]}
     ring, server = lab["predict_all"](cases, Machine(0.0, 1e6, math.inf), 0)
@@ -197,7 +199,7 @@ MODEL = ("message", "fit", "seconds_of", "predict", "fit_wires")
 
 
 class Machine(NamedTuple):
-    """As the lab's own, which is a class and not a function."""
+    """The lab's own, which `lab_cells` doesn't load, as it is not a function."""
 
     latency: float
     bandwidth: float
@@ -205,57 +207,57 @@ class Machine(NamedTuple):
 
 
 def model(*more):
-    """The lab's model, with the costs of exercise 3, and more of its functions."""
+    """Return functions of the lab's model, with the costs of exercise 3."""
     cost = lab_cells.functions("06", "cost", math=math)["cost"]
-    given = {"np": np, "math": math, "least_squares": least_squares, "cost": cost, "Machine": Machine}
-    given["LIBRARY"] = ("doubling", "halving", "ring")
-    given |= {"Prediction": Prediction, "Measured": Measured, "interval": statistics.interval}
-    return lab_cells.functions("06", *MODEL, *more, **given)
+    names = {"np": np, "math": math, "least_squares": least_squares, "cost": cost, "Machine": Machine}
+    names["LIBRARY"] = ("doubling", "halving", "ring")
+    names |= {"Prediction": Prediction, "Measured": Measured, "interval": statistics.interval}
+    return lab_cells.functions("06", *MODEL, *more, **names)
 
 
 @pytest.mark.parametrize(("latency", "bandwidth"), [(1e-4, 11.5e6), (2e-5, 118e6), (2e-6, 1.2e9)])
-def test_the_fit_finds_the_wires_that_made_the_times_and_predicts_others(latency, bandwidth):
+def test_the_fit_recovers_the_wires_and_predicts_other_times(latency, bandwidth):
     lab, wires = model(), Machine(latency, bandwidth, 5e9)
-    ways = ("ring", "1 server", "n servers")
+    methods = ("ring", "1 server", "n servers")
 
     def times(nodes, sizes):
-        return {(way, n, s): lab["predict"](way, n, s, wires) for way in ways for n in nodes for s in sizes}
+        return {(m, n, s): lab["predict"](m, n, s, wires) for m in methods for n in nodes for s in sizes}
 
-    found = lab["fit_wires"](times((2, 4), (1_000, 30_000, 300_000, 4_000_000)), 5e9)
-    assert found == pytest.approx(wires, rel=1e-3)
+    fitted = lab["fit_wires"](times((2, 4), (1_000, 30_000, 300_000, 4_000_000)), 5e9)
+    assert fitted == pytest.approx(wires, rel=1e-3)
     for case, seconds in times((3,), (10_000, 1_000_000)).items():
-        assert lab["predict"](*case, found) == pytest.approx(seconds, rel=1e-2)
+        assert lab["predict"](*case, fitted) == pytest.approx(seconds, rel=1e-2)
 
 
-def test_of_the_ways_of_section_5_each_has_its_own_cost():
+def test_each_method_of_section_5_has_its_own_cost():
     predict, wires = model()["predict"], Machine(0.0, 1e6, math.inf)
-    seconds = {way: predict(way, 4, 1e6, wires) for way in ("1 server", "n servers", "ring", "MPI_Allreduce")}
+    seconds = {method: predict(method, 4, 1e6, wires) for method in ("1 server", "n servers", "ring", "MPI_Allreduce")}
     assert seconds == pytest.approx({"1 server": 6, "n servers": 1.5, "ring": 1.5, "MPI_Allreduce": 1.5})
 
 
 @pytest.mark.parametrize(
-    ("way", "milliseconds", "megabytes"),
+    ("method", "milliseconds", "megabytes"),
     [("1 server", 2_000, 12), ("n servers", 500, 6), ("ring", 500, 6), ("MPI_Allreduce", 500, 6)],
 )
-def test_what_the_wires_allow(way, milliseconds, megabytes):
-    given = {"GRADIENT": 4_000_000, "RATES": {"100 Mbit/s": 1e8}, "HEADERS": 25 / 24}
-    in_theory = lab_cells.functions("06", "in_theory", **given)["in_theory"]
-    assert in_theory(way, 4, "100 Mbit/s") == pytest.approx((milliseconds / 1e3, megabytes * 1e6))
+def test_theoretical_time_and_traffic_on_wires(method, milliseconds, megabytes):
+    names = {"GRADIENT": 4_000_000, "RATES": {"100 Mbit/s": 1e8}, "HEADERS": 25 / 24}
+    in_theory = lab_cells.functions("06", "in_theory", **names)["in_theory"]
+    assert in_theory(method, 4, "100 Mbit/s") == pytest.approx((milliseconds / 1e3, megabytes * 1e6))
 
 
-def test_where_no_network_can_be_made_the_cells_say_so_and_go_on(tmp_path, capsys):
-    """Every cell that needs wires, without them: nothing is measured on nodes, and the reason is told."""
+def test_cells_continue_without_a_network(tmp_path, capsys):
+    """Run every cell that needs wires without them: nothing is measured on nodes, and the reason is printed."""
     cells = [cell.source for cell in sources.read(sources.find("06")).cells if cell.cell_type == "code"]
     sizes = next(cell for cell in cells if "GRADIENT = " in cell)
     wires = next(cell for cell in cells if "obstacle()" in cell and "import" not in cell)
-    given = {"QUICK": False, "obstacle": lambda: "the kernel allows none."}
-    exec(f"{sizes}\n{wires}", given)
-    assert given["no_wires"] in capsys.readouterr().out
+    names = {"QUICK": False, "obstacle": lambda: "the kernel allows none."}
+    exec(f"{sizes}\n{wires}", names)
+    assert names["no_wires"] in capsys.readouterr().out
 
     def run_ranks(*args, **kwargs):
         raise AssertionError("nodes without a network")
 
-    given |= {
+    names |= {
         "run_ranks": run_ranks,
         "Testbed": run_ranks,
         "compare": run_ranks,
@@ -264,9 +266,9 @@ def test_where_no_network_can_be_made_the_cells_say_so_and_go_on(tmp_path, capsy
         "np": np,
         "work": tmp_path,
     }
-    for wanted in ("wired = {}", "def in_theory(method", "def describe_incast(", "racks = {}", "if racks:"):
-        exec(next(cell for cell in cells if wanted in cell), given)
-    assert given["wired"] == given["racks"] == {}
+    for text in ("wired = {}", "def in_theory(method", "def describe_incast(", "racks = {}", "if racks:"):
+        exec(next(cell for cell in cells if text in cell), names)
+    assert names["wired"] == names["racks"] == {}
     assert capsys.readouterr().out.count("Not here: the kernel allows none.") == 3
 
 
@@ -287,21 +289,21 @@ def test_where_no_network_can_be_made_the_cells_say_so_and_go_on(tmp_path, capsy
         (None, False, 0),
     ],
 )
-def test_messages_are_counted_by_their_bytes(message, pickled, size):
+def test_message_sizes_are_counted_in_bytes(message, pickled, size):
     assert counting._size(message, pickled) == size
 
 
-def test_what_a_counting_communicator_makes_counts_too():
+def test_communicators_made_from_a_counting_one_count_too():
     alone = counting.CountingComm(MPI.COMM_SELF)
-    for made in (alone.Dup(), alone.Split(0), alone.Create(alone.group), alone.Create_cart([1])):
+    for derived in (alone.Dup(), alone.Split(0), alone.Create(alone.group), alone.Create_cart([1])):
         counting.CountingComm.reset()
-        made.Allreduce(np.zeros(2), np.zeros(2))
-        made.sendrecv("to myself", dest=0, source=0)
+        derived.Allreduce(np.zeros(2), np.zeros(2))
+        derived.sendrecv("to myself", dest=0, source=0)
         assert [name for name, _ in counting.CountingComm.collectives] == ["Allreduce"]
         assert counting.CountingComm.messages == []
 
 
-def test_a_persistent_collective_counts_where_it_is_made():
+def test_persistent_collectives_count_when_created():
     counting.CountingComm.reset()
     counting.CountingComm(MPI.COMM_SELF).Allreduce_init(np.zeros(2), np.zeros(2)).Free()
     assert [name for name, _ in counting.CountingComm.collectives] == ["Allreduce_init"]

@@ -18,7 +18,7 @@ from labkit.system.words import plural
 from labkit_author import sources
 from labkit_author.mistakes import Change
 
-pytestmark = pytest.mark.timeout(900)  # the one launch of all scripts takes a minute, and many on a busy machine
+pytestmark = pytest.mark.timeout(900)  # the shared launch of all scripts takes a minute, and many on a busy machine
 
 VARIANT = {"active": lab07.RANKS, "steps": 2, "batch": 64, "every": 1, "horovod": True, "fp16": False}
 # Some variants for compare.py: one rank alone, then all. Horovod starts and stops in each round.
@@ -58,49 +58,49 @@ class TestExercises(ThreeWays):
 
 
 @pytest.fixture(scope="module")
-def launched(request, tmp_path_factory):
-    """What each rank printed, for each answer of the tests that run, and for each of the lab's own scripts by name."""
-    folder = tmp_path_factory.mktemp("launched")
-    own = folder / "own"
-    own.mkdir()
+def outputs(request, tmp_path_factory):
+    """Return each rank's output, for each answer in the selected tests and each of the lab's own scripts by name."""
+    folder = tmp_path_factory.mktemp("outputs")
+    lab = folder / "lab"
+    lab.mkdir()
     with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(own)
-        TestExercises.make_student(own)
-    (own / "variants.json").write_text(json.dumps(VARIANTS))
+        patch.chdir(lab)
+        TestExercises.make_student(lab)
+    (lab / "variants.json").write_text(json.dumps(VARIANTS))
     more = {
-        name: launches.Launch(lab07.RANKS, own, [str(own / "work" / name), *map(str, arguments)])
+        name: launches.Launch(lab07.RANKS, lab, [str(lab / "work" / name), *map(str, arguments)])
         for name, arguments in ALONE.items()
     }
-    found = launches.print_all(request, folder, more)
-    return found | {"speeds.json": json.loads((own / "speeds.json").read_text())}
+    output = launches.run_all(request, folder, more)
+    return output | {"speeds.json": json.loads((lab / "speeds.json").read_text())}
 
 
-def test_the_module_has_the_functions_and_what_they_import(student, tmp_path):
+def test_plan_contains_its_functions_in_order(student, tmp_path):
     text = (tmp_path / "work" / "plan.py").read_text()
     places = [text.index(f"\n# def {name}(") for name in ("shard", "learning_rate", "steps_per_epoch")]
     assert places == sorted(places)
 
 
-def test_a_script_that_fails_in_a_launch_of_its_own(student, capsys):
+def test_a_failing_script_is_reported_when_launched_alone(student, capsys):
     """The script runs as a student runs it, not in the shared launch of the tests above."""
     student.check(4, student.answer(4, Change(before="    hvd.init()\n", after="")))
     assert "has not been initialized; use hvd.init(), in line" in capsys.readouterr().out
 
 
-def test_the_serial_script_trains(launched):
-    lines = [line for line in launched["serial.py"][0] if line.startswith("epoch")]
+def test_the_serial_script_trains(outputs):
+    lines = [line for line in outputs["serial.py"][0] if line.startswith("epoch")]
     assert [line.partition(":")[0] for line in lines] == ["epoch 1", "epoch 2"]
 
 
-def test_the_run_that_looks_distributed_is_not(launched):
-    """Section 8's script raises no error, and yet the weights differ."""
-    for lines in launched["silent.py"]:
+def test_a_run_that_only_looks_distributed_diverges(outputs):
+    """Section 8's script raises no error, yet the weights differ."""
+    for lines in outputs["silent.py"]:
         (difference,) = [line for line in lines if line.startswith("largest difference")]
         assert float(difference.split()[-1]) > 0
 
 
-def test_a_launch_measures_each_variant_in_each_round(launched):
-    measured = launched["speeds.json"]
+def test_a_launch_measures_each_variant_in_each_round(outputs):
+    measured = outputs["speeds.json"]
     assert list(measured["speeds"]) == list(VARIANTS)
     assert all(len(speeds) == 2 and min(speeds) > 0 for speeds in measured["speeds"].values())
     assert measured["gradients"] == 4 * 421_642
@@ -119,18 +119,18 @@ def test_a_rank_with_an_extra_batch_hangs_and_horovod_reports_it(student, tmp_pa
     assert "end of the epoch" not in run.lines[0] + run.lines[1]
 
 
-def test_a_round_has_each_launch_once(capsys):
-    began = []
+def test_each_round_has_each_launch_once(capsys):
+    launched_ranks = []
 
     def launch(variants, **options):
-        began.append(options["ranks"])
-        return {name: 10.0 * len(began) for name in variants}, f"run {len(began)}"
+        launched_ranks.append(options["ranks"])
+        return {name: 10.0 * len(launched_ranks) for name in variants}, f"run {len(launched_ranks)}"
 
     alternate = lab_cells.functions("07", "alternate", launch=launch)["alternate"]
     speeds, runs = alternate([{"ranks": 1, "variants": ["a", "b"]}, {"ranks": 2, "variants": ["c"]}], rounds=2)
     assert speeds == {"a": [10.0, 30.0], "b": [10.0, 30.0], "c": [20.0, 40.0]}
     assert runs == ["run 1", "run 2", "run 3", "run 4"]
-    assert began == [1, 2, 1, 2]
+    assert launched_ranks == [1, 2, 1, 2]
     assert capsys.readouterr().out.splitlines() == ["round 1 of 2", "round 2 of 2"]
     assert alternate([{"ranks": 1, "variants": ["a"]}], rounds=0) == ({}, [])
 
@@ -141,10 +141,10 @@ def test_a_round_has_each_launch_once(capsys):
 NOISE = np.array([1.0, 1.01, 0.99, 1.005])
 
 
-def played(*names, **given):
-    given |= {"statistics": statistics, "math": math, "np": np, "plural": plural}
-    given |= {"Measured": Measured, "Limit": Limit, "Prediction": Prediction}
-    return lab_cells.functions("07", "percent", *names, **given)
+def lab_functions(*names, **variables):
+    variables |= {"statistics": statistics, "math": math, "np": np, "plural": plural}
+    variables |= {"Measured": Measured, "Limit": Limit, "Prediction": Prediction}
+    return lab_cells.functions("07", "percent", *names, **variables)
 
 
 def speeds_of(**factors):
@@ -162,9 +162,9 @@ def speeds_of(**factors):
         (2.2, "something else changed: measure again"),
     ],
 )
-def test_the_cost_of_averaging_is_what_the_rounds_show(weak, sentence, capsys):
+def test_the_cost_of_averaging_follows_from_the_rounds(weak, sentence, capsys):
     speeds = speeds_of(one_rank=1, weak=weak, weak__side_by_side=1.8)
-    played("cost_of", "show_scaling")["show_scaling"]("weak", speeds, 2)
+    lab_functions("cost_of", "show_scaling")["show_scaling"]("weak", speeds, 2)
     out = capsys.readouterr().out.splitlines()
     assert sentence in out[2]
     assert out[0].startswith(f"weak scaling on 2 ranks: efficiency {weak / 2:.0%} (")
@@ -172,7 +172,7 @@ def test_the_cost_of_averaging_is_what_the_rounds_show(weak, sentence, capsys):
 
 def test_one_round_has_no_interval(capsys):
     speeds = {name: rounds[:1] for name, rounds in speeds_of(one_rank=1, weak=1.6, weak__side_by_side=1.8).items()}
-    played("cost_of", "show_scaling")["show_scaling"]("weak", speeds, 2)
+    lab_functions("cost_of", "show_scaling")["show_scaling"]("weak", speeds, 2)
     out = capsys.readouterr().out.splitlines()
     assert out[0] == "weak scaling on 2 ranks: efficiency 80%"
     assert out[2].endswith("one round only, so there is no interval")
@@ -184,14 +184,14 @@ def test_one_round_has_no_interval(capsys):
 )
 def test_averaging_is_compared_between_weak_and_strong_scaling(strong, sentence, capsys):
     speeds = speeds_of(weak=1.6, weak__side_by_side=1.8, strong=strong, strong__side_by_side=1.8)
-    played("show_averaging")["show_averaging"](speeds)
+    lab_functions("show_averaging")["show_averaging"](speeds)
     assert sentence in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("value", "verdict"), [(1.3, "faster"), (0.7, "slower"), (1.0, "not significant")])
-def test_a_setting_is_worth_what_the_rounds_show(value, verdict, capsys):
+def test_the_gain_of_a_setting_follows_from_the_rounds(value, verdict, capsys):
     speeds = speeds_of(weak=1, cycle=value)
-    played("show_settings")["show_settings"](speeds, "weak", ["cycle"])
+    lab_functions("show_settings")["show_settings"](speeds, "weak", ["cycle"])
     (line,) = capsys.readouterr().out.splitlines()
     assert line.startswith(f"cycle: {value:.2f}× (")
     assert verdict in line
@@ -200,7 +200,7 @@ def test_a_setting_is_worth_what_the_rounds_show(value, verdict, capsys):
 @pytest.mark.parametrize(("value", "verdict"), [(1.3, "higher"), (0.7, "lower"), (1.0, "not significant")])
 def test_efficiencies_are_compared_round_by_round(value, verdict, capsys):
     speeds = speeds_of(one_rank=1, weak=1.6, one_rank__batch_256=2, batch_256=3.2 * value)
-    played("show_batches")["show_batches"](speeds, 2)
+    lab_functions("show_batches")["show_batches"](speeds, 2)
     small, large, compared = capsys.readouterr().out.splitlines()
     assert small.startswith("  efficiency at batch 64: 80% (")
     assert large.startswith(f"  efficiency at batch 256: {80 * value:.0f}% (")
@@ -215,8 +215,8 @@ def test_efficiencies_are_compared_round_by_round(value, verdict, capsys):
         (1.0, "not significant", "no clear difference"),
     ],
 )
-def test_more_ranks_or_threads_is_what_the_rounds_show(ranks, verdict, winner, capsys):
-    show = played("show_threads")["show_threads"]
+def test_ranks_and_threads_are_compared_round_by_round(ranks, verdict, winner, capsys):
+    show = lab_functions("show_threads")["show_threads"]
     assert show(speeds_of(one_process=1, weak=ranks), 2) == winner
     last = capsys.readouterr().out.splitlines()[-1]
     assert verdict in last
@@ -227,20 +227,20 @@ def test_more_ranks_or_threads_is_what_the_rounds_show(ranks, verdict, winner, c
     ("speeds", "place"),
     [((5000, 8000), "1.60×, inside the interval"), ((4500, 10_000), "2.22×, outside the interval: they ran once")],
 )
-def test_the_training_runs_are_held_against_the_rounds(speeds, place, capsys):
+def test_training_runs_are_compared_with_the_rounds(speeds, place, capsys):
     logs = {
         ranks: {"history": [{"images_per_second": speed * factor} for factor in (0.7, 1, 1.1)]}
         for ranks, speed in zip((1, 2), speeds, strict=True)
     }
-    of_one = statistics.ratios(speeds_of(one_rank=1, weak=1.6), "one rank")["weak"]
-    played("median_speed", "show_training_runs")["show_training_runs"](logs, of_one, 2)
+    vs_one = statistics.ratios(speeds_of(one_rank=1, weak=1.6), "one rank")["weak"]
+    lab_functions("median_speed", "show_training_runs")["show_training_runs"](logs, vs_one, 2)
     assert f"the training runs gave {place}" in capsys.readouterr().out
 
 
-def test_oversubscribed_ranks_are_named_and_compared(capsys):
+def test_oversubscribed_ranks_are_marked_and_compared(capsys):
     names = ("2 × 1", "2 × 2")
     speeds = dict(zip(names, speeds_of(a=1, b=0.7).values(), strict=True))
-    played("show_grid")["show_grid"](speeds, 2)
+    lab_functions("show_grid")["show_grid"](speeds, 2)
     out = capsys.readouterr().out.splitlines()
     assert "oversubscribed" not in out[0]
     assert out[1].endswith("(oversubscribed: 4 threads on 2 cores)")
@@ -248,7 +248,7 @@ def test_oversubscribed_ranks_are_named_and_compared(capsys):
     assert out[2].endswith(" vs 2 × 1: slower")
 
 
-def test_time_to_accuracy_is_of_what_all_reached(capsys):
+def test_time_to_accuracy_uses_an_accuracy_that_all_runs_reach(capsys):
     def run(speed, *epochs):
         keys = ("epoch", "seconds", "accuracy", "images_per_second")
         return {
@@ -256,7 +256,7 @@ def test_time_to_accuracy_is_of_what_all_reached(capsys):
         }
 
     logs = {1: run(4000, (5.0, 0.9), (10.0, 0.965)), 4: run(5000, (4.0, 0.7), (8.0, 0.948))}
-    show = played("median_speed", "show_time_to_accuracy")["show_time_to_accuracy"]
+    show = lab_functions("median_speed", "show_time_to_accuracy")["show_time_to_accuracy"]
     show(logs, 2)
     assert capsys.readouterr().out.splitlines() == [
         "First epoch with 94% test accuracy or more, and images/s of the median epoch:",
@@ -266,12 +266,12 @@ def test_time_to_accuracy_is_of_what_all_reached(capsys):
     ]
     show({1: run(4000, (5.0, 0.95)), 2: run(8500, (6.0, 0.96))}, 2)
     out = capsys.readouterr().out.splitlines()
-    assert "More than 2×" in out[3]  # a speed-up that only a change of the machine explains is not passed over
+    assert "More than 2×" in out[3]  # a speed-up that only a change of the machine explains is reported
     assert out[-1].startswith("Fewest seconds: 1 rank; most images/s: 2 ranks.")
 
 
 def test_the_closing_table_has_section_5s_rows():
-    row = played("scaling_row")["scaling_row"]
+    row = lab_functions("scaling_row")["scaling_row"]
     speeds = speeds_of(one_rank=1, weak=1.6, weak__side_by_side=1.8, strong=1.2, strong__side_by_side=1.7)
     name, _, reached, limit, others = row("weak", speeds, 2, 2, "watch")
     assert name == "weak: this CNN, 2 ranks on 2 cores"
@@ -324,21 +324,21 @@ def test_a_pinning_is_described():
 # On wires
 
 
-def found_on(nodes, sent=1.0, **factors):
-    """What work/compare.py would find: speeds by their factors, and what a node sends by a ring, times `sent`."""
+def results_on(nodes, sent=1.0, **factors):
+    """Return results like work/compare.py's: speeds by factor, and `sent` times the traffic of a node in a ring."""
     speeds = {name.replace("four", "4"): rounds for name, rounds in speeds_of(**factors).items()}
     ring = 2 * (nodes - 1) / nodes * 1e6
     bytes_sent = {"default": [sent * ring] * 2, "FP16": [sent * ring / 2] * 2}
     return {"nodes": nodes, "speeds": speeds, "sent": bytes_sent, "gradients": 1_000_000}
 
 
-def one_round(found):
-    return found | {"speeds": {name: rounds[:1] for name, rounds in found["speeds"].items()}}
+def one_round(results):
+    return results | {"speeds": {name: rounds[:1] for name, rounds in results["speeds"].items()}}
 
 
 def wired(**factors):
     base = {"one_rank": 1, "side_by_side": 1.8, "default": 0.9, "FP16": 1.2, "four_batches": 0.7}
-    return {"2 nodes, 1 Gbit/s": found_on(2, **base | factors)}
+    return {"2 nodes, 1 Gbit/s": results_on(2, **base | factors)}
 
 
 @pytest.mark.parametrize(
@@ -349,28 +349,28 @@ def wired(**factors):
         (2.5, "something else changed: measure again"),
     ],
 )
-def test_the_cost_of_averaging_on_wires_is_what_the_rounds_show(default, sentence, capsys):
-    played("cost_of", "show_wires")["show_wires"](wired(default=default))
+def test_the_cost_of_averaging_on_wires_follows_from_the_rounds(default, sentence, capsys):
+    lab_functions("cost_of", "show_wires")["show_wires"](wired(default=default))
     out = capsys.readouterr().out.splitlines()
     assert out[0].startswith(f"2 nodes, 1 Gbit/s: efficiency {default / 2:.0%} (")
     assert sentence in out[2]
 
 
-def test_a_change_is_worth_on_each_wire_what_the_rounds_show(capsys):
-    show = played("show_changes", CHANGES=("FP16", "4 batches", "one rank"))["show_changes"]
+def test_the_gain_of_a_change_on_wires_follows_from_the_rounds(capsys):
+    show = lab_functions("show_changes", CHANGES=("FP16", "4 batches", "one rank"))["show_changes"]
     show(wired(one_rank=0.9))
     _, *out = capsys.readouterr().out.splitlines()
     verdicts = [line.rpartition(": ")[2].partition(";")[0] for line in out]
     assert verdicts == ["faster", "slower", "not significant"]
-    show({case: one_round(found) for case, found in wired().items()})
+    show({case: one_round(results) for case, results in wired().items()})
     _, *out = capsys.readouterr().out.splitlines()
     assert all(line.endswith("one round only, so there is no interval") for line in out)
 
 
 @pytest.mark.parametrize(("sent", "algorithm"), [(1.02, "ring"), (1.34, "doubling")])
-def test_bytes_tell_the_algorithm(sent, algorithm, capsys):
-    show = played("ring", "show_bytes")["show_bytes"]
-    show({"4 nodes, 1 Gbit/s": found_on(4, sent, one_rank=1), "2 nodes, 1 Gbit/s": found_on(2, one_rank=1)})
+def test_bytes_reveal_the_algorithm(sent, algorithm, capsys):
+    show = lab_functions("ring", "show_bytes")["show_bytes"]
+    show({"4 nodes, 1 Gbit/s": results_on(4, sent, one_rank=1), "2 nodes, 1 Gbit/s": results_on(2, one_rank=1)})
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[4:] for line in lines[1:]] == [
         ["default", f"{1.5 * sent:.2f}", "1.50", "2.00", "nearer", "to", algorithm],
@@ -382,8 +382,8 @@ def test_bytes_tell_the_algorithm(sent, algorithm, capsys):
 
 
 def test_fp16s_share_of_the_bytes():
-    share = played("share_of_bytes")["share_of_bytes"]
-    assert share(found_on(4, one_rank=1)).value == pytest.approx(0.5)
+    share = lab_functions("share_of_bytes")["share_of_bytes"]
+    assert share(results_on(4, one_rank=1)).value == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize(
@@ -394,22 +394,22 @@ def test_fp16s_share_of_the_bytes():
         (1.5, "17%", "outside, 200% too high"),
     ],
 )
-def test_a_prediction_is_off_by_what_the_rounds_show(default, share, sentence, capsys):
-    played("show_prediction")["show_prediction"](speeds_of(side_by_side=1.8, default=default))
+def test_prediction_errors_follow_from_the_rounds(default, share, sentence, capsys):
+    lab_functions("show_prediction")["show_prediction"](speeds_of(side_by_side=1.8, default=default))
     (line,) = capsys.readouterr().out.splitlines()
     assert line.startswith(f"communication's share of a step: predicted 50%, measured {share} (")
     assert sentence in line
 
 
-def test_one_round_decides_no_prediction(capsys):
-    played("show_prediction")["show_prediction"]({"side by side": [2.0], "default": [0.5]})
+def test_one_round_cannot_judge_a_prediction(capsys):
+    lab_functions("show_prediction")["show_prediction"]({"side by side": [2.0], "default": [0.5]})
     assert capsys.readouterr().out.splitlines() == [
         "communication's share of a step: predicted 50%, measured 75%: no interval, 33% too low"
     ]
 
 
 def test_without_a_network_the_table_says_why():
-    rows = played("wire_rows", machine=SimpleNamespace(usable_cores=2))["wire_rows"]
+    rows = lab_functions("wire_rows", machine=SimpleNamespace(usable_cores=2))["wire_rows"]
     assert rows({}, None, "no room") == [("weak, on wires", "", "not here: no room", "")]
     ((name, _, reached, limit, others),) = rows(wired(), "watch", "")
     assert name == "weak: this CNN, 2 nodes, 1 Gbit/s, on 2 cores"

@@ -42,13 +42,13 @@ def code_of(path: Path, name: str) -> str:
     return ast.unparse(function)
 
 
-def test_the_training_step_that_students_read_is_the_programs():
+def test_the_training_step_in_the_lab_is_the_programs():
     program = ROOT / "labkit" / "train" / "loop.py"
     assert code_of(sources.find("08"), "make_train_step") == code_of(program, "make_train_step")
 
 
 @pytest.mark.parametrize("warmup", [0, 62.5, 100, 400])
-def test_the_rate_that_students_read_is_the_programs(warmup):
+def test_the_learning_rate_in_the_lab_is_the_programs(warmup):
     rate = lab_cells.functions("08", "learning_rate", math=math)["learning_rate"]
     for step in range(200):
         right = schedule.learning_rate(step, 200, warmup, schedule.peak_rate(0.8, 64), cosine=True)
@@ -71,7 +71,7 @@ def cells(*names):
         ("x --b 2", ["x", "--b", "2"]),
     ],
 )
-def test_a_submission_shows_what_differs_from_the_last(args, new):
+def test_a_submission_shows_the_changed_arguments(args, new):
     assert cells("difference")["difference"](args.split(), ["--a", "1", "--b", "2"]) == new
 
 
@@ -107,7 +107,7 @@ def test_a_submission_shows_what_differs_from_the_last(args, new):
         ([1980], [1960], [1800], "98%", "99%", "one round only"),
     ],
 )
-def test_the_report_on_scaling_says_what_its_rounds_show(side, exchange, strong, of_weak, of_limit, between, capsys):
+def test_the_scaling_report_follows_from_its_rounds(side, exchange, strong, of_weak, of_limit, between, capsys):
     one = [1000, 1005, 995][: len(side)]
     speeds = {"alone": one, "side by side": side, "exchange": exchange, "strong scaling": strong}
     cells("in_percent", "report_scaling")["report_scaling"](speeds, 2)
@@ -120,7 +120,7 @@ def test_the_report_on_scaling_says_what_its_rounds_show(side, exchange, strong,
     assert between in both
 
 
-def test_with_an_outlier_the_report_on_scaling_goes_by_rank(capsys):
+def test_the_scaling_report_goes_by_rank_with_an_outlier(capsys):
     speeds = {"alone": [1000.0] * 6, "side by side": [1960, 1950, 1970, 1955, 1965, 1960]}
     speeds |= {"exchange": [1800, 1810, 1790, 1805, 1795, 700], "strong scaling": [1500, 1510, 1490, 1505, 1495, 1500]}
     cells("in_percent", "report_scaling")["report_scaling"](speeds, 2)
@@ -137,12 +137,12 @@ def test_with_an_outlier_the_report_on_scaling_goes_by_rank(capsys):
         ([1.2], "One launch doesn't show how much of the exchange is hidden."),
     ],
 )
-def test_hidden_exchange_is_stated_as_far_as_launches_show_it(steps, sentence):
+def test_the_hidden_exchange_follows_from_the_launches(steps, sentence):
     hidden = cells("hiding")["hiding"](np.ones(len(steps)), np.full(len(steps), 0.4), np.array(steps))
     assert hidden.endswith(sentence)
 
 
-def test_shares_are_of_n_nodes_and_leave_out_what_is_no_training():
+def test_shares_are_of_n_nodes_and_omit_runs_without_training():
     speeds = {"alone": [1000, 1010], "side by side": [2000, 2020], "exchange": [1800, 1818], "gradients alone": [9, 9]}
     shares = cells("shares_of")["shares_of"](speeds, 2)
     assert {name: round(share.value, 6) for name, share in shares.items()} == {"side by side": 1.0, "exchange": 0.9}
@@ -167,7 +167,7 @@ def fp16_share():
 
 
 @pytest.mark.parametrize(("n", "right"), [(2, 0.5), (4, 2 / 3), (32, 2.5 / 1.9375)])
-def test_fp16_by_mpi_halves_the_bytes_on_two_workers_alone(n, right):
+def test_fp16_via_mpi_halves_the_bytes_on_two_workers_only(n, right):
     assert fp16_share()(n) == pytest.approx(right)
 
 
@@ -176,8 +176,7 @@ MODEL = ("step_seconds", "efficiency")
 
 def model(*names):
     """Return functions of the lab's model; `efficiency` finds the others as the notebook does."""
-    given = {"math": math}
-    return lab_cells.functions("08", *MODEL, *names, **given)
+    return lab_cells.functions("08", *MODEL, *names, math=math)
 
 
 @pytest.mark.parametrize(
@@ -190,7 +189,7 @@ def model(*names):
         ({"compute": 0.1, "gradient": 0, "latency": 0.0, "bandwidth": 1e9, "reading": 0.02}, 1.0),
     ],
 )
-def test_the_model_of_a_step_has_a_ring_that_may_be_hidden_and_a_storage_for_all(cluster, right):
+def test_the_step_model_has_a_partly_hidden_ring_and_a_shared_storage(cluster, right):
     assert model()["efficiency"](4, **cluster) == pytest.approx(right)
 
 
@@ -200,9 +199,16 @@ RATES = ("predicted_efficiency", "predicted_gain", "half_rate_of", "hidden_share
 def rates(nodes=2):
     """Return the functions that judge slow wires; a step of 50 ms sends 300 kB, at half efficiency 48 Mbit/s."""
     options = {"FP16 gradients": (1, 1 / 2), "4 batches per step": (4, 1)}
-    given = {"nodes": nodes, "compute": 0.05, "gradient": 300_000, "latency": 0.0, "PAYLOAD": 1.0, "OPTIONS": options}
-    given |= {"math": math, "np": np, "statistics": statistics, "Measured": Measured, "show_rate": show_rate}
-    return lab_cells.functions("08", *MODEL, *RATES, **given, Prediction=Prediction, score=score)
+    variables = {
+        "nodes": nodes,
+        "compute": 0.05,
+        "gradient": 300_000,
+        "latency": 0.0,
+        "PAYLOAD": 1.0,
+        "OPTIONS": options,
+    }
+    variables |= {"math": math, "np": np, "statistics": statistics, "Measured": Measured, "show_rate": show_rate}
+    return lab_cells.functions("08", *MODEL, *RATES, **variables, Prediction=Prediction, score=score)
 
 
 def test_at_the_half_efficiency_rate_half_of_a_step_is_exchange():
@@ -213,7 +219,7 @@ def test_at_the_half_efficiency_rate_half_of_a_step_is_exchange():
     assert predicted(12e6, 4, 1) == pytest.approx(1 / 2)
 
 
-def test_what_computing_hides_follows_from_an_efficiency_and_raises_the_gain_of_fp16():
+def test_the_hidden_share_follows_from_an_efficiency_and_raises_the_gain_of_fp16():
     functions = rates()
     hidden = functions["hidden_share"](48e6, statistics.Ratio(1 / 1.8))  # 0.8 of 1.0 are exposed
     assert hidden == pytest.approx(0.2)
@@ -272,7 +278,7 @@ def test_options_are_scored_and_judged_by_their_rounds(fp16, text, verdict, caps
         ([1500], ": one round only, so there is no interval", "no interval"),
     ],
 )
-def test_the_report_on_a_storage_says_what_its_rounds_show(storage, verdict, prediction, capsys):
+def test_the_storage_report_follows_from_its_rounds(storage, verdict, prediction, capsys):
     rounds = len(storage)
     speeds = {"files 1": [1000, 1005, 995][:rounds], "storage 1": [1001, 1000, 999][:rounds]}
     speeds |= {"files 2": [2000, 2010, 1990][:rounds], "storage 2": storage}
@@ -296,7 +302,7 @@ NO_NETWORK = "the kernel allows no network namespaces. As root: `sysctl -w user.
 
 def test_without_wires_the_rates_are_predicted_and_nothing_is_measured(capsys):
     def cell(text):
-        return next(one.source for one in sources.read(sources.find("08")).cells if text in one.source)
+        return next(cell.source for cell in sources.read(sources.find("08")).cells if text in cell.source)
 
     notebook = rates() | model() | cells("fp16_share", "speed")
     notebook |= {
@@ -343,43 +349,43 @@ import served
 ranks, address, folder, end = MPI.COMM_WORLD, *sys.argv[1:]
 servers = served.serve(address) if ranks.rank == 0 else None
 ranks.Barrier()
-got = []
+received = []
 if ranks.rank:
     for batch in served.read_from(address, served.read(folder, 3, epochs=1 if end == "whole" else None), "epoch"):
-        got += [record.hex() for record in batch.numpy()]
+        received += [record.hex() for record in batch.numpy()]
 elif end == "killed":
     time.sleep(1)
     os.kill(os.getpid(), signal.SIGKILL)
 request = ranks.Ibarrier()
 while not request.Test():
     time.sleep(0.01)
-print("GOT", json.dumps(got))
+print("GOT", json.dumps(received))
 """
 
 
 @pytest.fixture
 def storage(tmp_path):
-    """Run the lab's storage with two trainers on wires until `end`; return what the trainers got."""
-    if why := obstacle():
-        pytest.skip(why)
+    """Run the lab's storage with two trainers on wires until `end`; return the records that they received."""
+    if reason := obstacle():
+        pytest.skip(reason)
     served = next(c.source for c in sources.read(sources.find("08")).cells if "writefile work/served.py" in c.source)
     (tmp_path / "served.py").write_text(served.partition("\n")[2])
     (tmp_path / "script.py").write_text(SERVED)
     synthetic.write(tmp_path / "images", train=50, validation=4, size=32)
 
-    def run(end):
+    def serve(end):
         with Testbed(3, "100 Mbit/s") as wires:
             address = wires.nodes[0].address
-            done = run_ranks(
+            run = run_ranks(
                 3, "script.py", address, "images", end, cwd=tmp_path, network=wires, show=False, timeout=120
             )
-        return [json.loads(line[4:]) for lines in done.lines for line in lines if line.startswith("GOT")]
+        return [json.loads(line[4:]) for lines in run.lines for line in lines if line.startswith("GOT")]
 
-    return run
+    return serve
 
 
 @pytest.mark.slow
-def test_the_storage_serves_each_record_once_an_epoch_and_whole(storage, tmp_path):
+def test_the_storage_serves_each_whole_record_once_per_epoch(storage, tmp_path):
     import tensorflow as tf  # which takes seconds
 
     files = [str(path) for path in sorted((tmp_path / "images").glob("train-*"))]
@@ -393,5 +399,5 @@ def test_the_storage_serves_each_record_once_an_epoch_and_whole(storage, tmp_pat
 def test_a_storage_that_dies_ends_the_trainers_with_one_error(storage):
     with pytest.raises(LabError, match="Rank 0 was killed by SIGKILL"):
         storage("killed")
-    own = psutil.Process()
-    assert not processes.find(lambda one: "script.py" in " ".join(one.cmdline()) and own in one.parents())
+    this = psutil.Process()
+    assert not processes.find(lambda process: "script.py" in " ".join(process.cmdline()) and this in process.parents())

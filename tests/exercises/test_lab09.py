@@ -19,7 +19,7 @@ class TestExercises(ThreeWays):
     @classmethod
     def make_student(cls, folder):
         """The lab up to its scripts: two modules from the solutions, and kmeans_helpers.py from the lab."""
-        import daal4py as d4p  # and with it scikit-learn, which takes a second
+        import daal4py as d4p  # imports scikit-learn, which takes a second
 
         student = Student("09", {"np": np, "math": math, "d4p": d4p})
         (folder / "work").mkdir(exist_ok=True)
@@ -31,9 +31,9 @@ class TestExercises(ThreeWays):
         return student
 
 
-# What the lab prints about its measurements, for invented ones.
+# What the lab prints about its measurements, with synthetic ones
 
-NOISE = np.array([1.0, 1.03, 0.98, 1.02, 0.97, 1.01])  # of six rounds; each setting has it in its own order
+NOISE = np.array([1.0, 1.03, 0.98, 1.02, 0.97, 1.01])  # of six rounds, in a different order for each setting
 WORDS = lab_cells.functions("09", "say", "crowding", "judge", Measured=Measured)
 
 
@@ -49,7 +49,7 @@ def test_settings_are_compared_by_their_rounds(speed, words):
     assert words in WORDS["say"]("ranks", ratio(speed * NOISE, np.roll(NOISE, 1)), "threads")
 
 
-def test_a_disturbed_round_makes_the_verdict_one_by_rank():
+def test_a_disturbed_round_leads_to_a_verdict_by_rank():
     speeds = 1.3 * NOISE
     speeds[2] *= 5
     line = WORDS["say"]("ranks", ratio(speeds, np.roll(NOISE, 1)), "threads")
@@ -63,7 +63,7 @@ def test_quality_is_reported_with_the_speed(decibels, words):
 
 
 @pytest.mark.parametrize(("cpus", "words"), [(4, "a CPU for each"), (3, "oversubscribed")])
-def test_threads_are_counted_against_cpus(cpus, words):
+def test_threads_are_compared_with_cpus(cpus, words):
     assert WORDS["crowding"]([2, 2], cpus) == f"4 threads on {cpus} CPUs: {words}"
 
 

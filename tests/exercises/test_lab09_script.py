@@ -1,4 +1,4 @@
-"""Lab 09's own script on 1 to 4 ranks: equal centroids, one process's objective, each pixel once, one picture."""
+"""Lab 09's script on 1 to 4 ranks: equal centroids, one process's objective, each pixel once, one picture."""
 
 import json
 import math
@@ -11,7 +11,7 @@ from labkit.mpi.launch import RankError, run_ranks
 from labkit_author import sources
 
 HEIGHT, WIDTH, COLOURS, ITERATIONS = 41, 53, 7, 15  # 2,173 pixels: uneven shares for 2, 3 and 4 ranks
-MARK = "REPORT "  # MPI may have a word on stderr too
+MARK = "REPORT "  # MPI may write to stderr too
 DRIVER = """\
 import json, sys
 import numpy as np
@@ -49,7 +49,7 @@ def folder(tmp_path_factory):
 
 def run(folder, ranks, *arguments, photo="photo.npy", script="driver.py", out="out-{ranks}"):
     out = folder / "work" / out.format(ranks=ranks)
-    done = run_ranks(
+    result = run_ranks(
         ranks,
         f"work/{script}",
         *("--photo", folder / "work" / photo, "--colours", COLOURS, "--iterations", ITERATIONS, "--out", out),
@@ -59,7 +59,7 @@ def run(folder, ranks, *arguments, photo="photo.npy", script="driver.py", out="o
         show=False,
         timeout=120,
     )
-    reports = [line.removeprefix(MARK) for lines in done.lines for line in lines if line.startswith(MARK)]
+    reports = [line.removeprefix(MARK) for lines in result.lines for line in lines if line.startswith(MARK)]
     return [json.loads(report) for report in reports], out
 
 
@@ -79,7 +79,7 @@ def test_all_ranks_hold_the_same_centroids(ranks):
     assert json.loads((out / "log.json").read_text())["spread"] == 0.0
 
 
-def test_the_ranks_find_what_one_process_finds(ranks):
+def test_ranks_find_the_centroids_of_one_process(ranks):
     import daal4py as d4p  # a second
 
     reports, out, pixels = ranks
@@ -103,7 +103,7 @@ def test_every_pixel_is_labelled_once_with_its_nearest_centroid(ranks):
     np.testing.assert_allclose(away[np.arange(len(pixels)), labels], away.min(axis=1), rtol=1e-12)
 
 
-def test_the_picture_has_the_palette_s_colours_in_their_places(ranks):
+def test_the_picture_has_the_palettes_colours_in_place(ranks):
     reports, out, _ = ranks
     labels = np.concatenate([rank["labels"] for rank in reports])
     with Image.open(out / "photo.png") as image:
@@ -114,7 +114,7 @@ def test_the_picture_has_the_palette_s_colours_in_their_places(ranks):
 
 
 def test_only_rank_0_writes(folder):
-    """Each rank gets a folder of its own to write to."""
+    """Each rank gets its own folder to write to."""
     (folder / "work" / "apart.py").write_text(
         "import sys\nfrom mpi4py import MPI\nfrom kmeans import main\n"
         "main([argument.format(rank=MPI.COMM_WORLD.rank) for argument in sys.argv[1:]])\n"
@@ -141,7 +141,7 @@ def test_the_script_runs_by_itself(folder):
     ],
     ids=["fewer pixels than ranks", "fewer than colours on a rank", "fewer colours"],
 )
-def test_what_would_crash_or_hang_daal4py_is_one_line(folder, make, message):
+def test_input_that_would_crash_or_hang_daal4py_gives_a_one_line_error(folder, make, message):
     np.save(folder / "work" / "odd.npy", make())
     with pytest.raises(RankError) as failure:
         run(folder, 3, photo="odd.npy", out="odd")
@@ -149,7 +149,7 @@ def test_what_would_crash_or_hang_daal4py_is_one_line(folder, make, message):
     assert not any("Traceback" in line for line in failure.value.lines)
 
 
-def test_a_share_of_one_colour_is_fine(folder):
+def test_a_share_of_one_colour_is_accepted(folder):
     photo = np.load(folder / "work" / "photo.npy")
     photo[: HEIGHT // 2] = 255  # a white sky: all of rank 0's pixels, and more
     np.save(folder / "work" / "sky.npy", photo)

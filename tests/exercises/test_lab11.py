@@ -4,7 +4,7 @@ from labs import ThreeWays
 
 from labkit_author import sources
 
-pytestmark = pytest.mark.timeout(900)  # the launch of all scripts takes minutes on a busy machine, as lab 07's does
+pytestmark = pytest.mark.timeout(900)  # the launch of all scripts takes minutes on a busy machine, as in lab 07
 
 
 class TestExercises(ThreeWays):
@@ -24,7 +24,7 @@ class TestExercises(ThreeWays):
         return student
 
 
-def test_a_solution_passes_in_a_launch_of_its_own(student, capsys):
-    """As a student runs it: the answers above share launches."""
+def test_a_solution_passes_when_launched_alone(student, capsys):
+    """As a student runs it, unlike the answers above, which share launches."""
     student.check(3, student.answer(3))
     assert "Exercise 3 · passed." in capsys.readouterr().out

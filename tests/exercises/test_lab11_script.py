@@ -1,4 +1,4 @@
-"""Lab 11's own scripts on ranks: all schemes learn the same, PyTorch too, and the wires carry what the lab says."""
+"""Lab 11's scripts on ranks: all schemes and PyTorch train identically, and traffic matches the lab's formulas."""
 
 import ast
 import json
@@ -33,7 +33,7 @@ def folder(tmp_path_factory):
 
 
 def train(folder: Path, ranks: int, *schemes: str, testbed: Testbed | None = None, width: int = WIDTH) -> dict:
-    """Return the report of sharded_steps.py; of the lists in it, by scheme."""
+    """Return the report of sharded_steps.py, with its lists by scheme."""
     flags = {"layers": LAYERS, "width": width, "rows": ROWS // ranks, "steps": 2 * STEPS - 1}
     arguments = [f"--{name}={value}" for name, value in flags.items()] + ["--wires", "--costs"] * bool(testbed)
     runs = json.dumps([(scheme, 2, 0.0) for scheme in schemes])
@@ -44,7 +44,7 @@ def train(folder: Path, ranks: int, *schemes: str, testbed: Testbed | None = Non
 
 
 def count_in_torch(folder: Path, ranks: int, testbed: Testbed | None = None, width: int = WIDTH) -> dict:
-    """Return what torch_steps.py counts for each way of PyTorch, on `ROWS` rows in all."""
+    """Return the counts of torch_steps.py for each PyTorch method, on `ROWS` rows in all."""
     flags = {"layers": LAYERS, "width": width, "few": ROWS // ranks, "count": 2 * STEPS, "rows": 1, "rounds": 0}
     arguments = [f"--{name}={value}" for name, value in flags.items()] + ["--wires"] * bool(testbed)
     script, env = folder / "work" / "torch_steps.py", torch_ranks.variables(testbed)
@@ -53,7 +53,7 @@ def count_in_torch(folder: Path, ranks: int, testbed: Testbed | None = None, wid
 
 
 def lab_cell(text: str) -> dict:
-    """Return the names that the first statement of the lab's cell that begins with a text defines."""
+    """Return the names defined by the first statement of the lab's cell that begins with `text`."""
     cells = sources.read(sources.find("11")).cells
     source = next(cell.source for cell in cells if cell.source.startswith(text))
     names: dict = {}
@@ -61,7 +61,7 @@ def lab_cell(text: str) -> dict:
     return names
 
 
-def test_all_schemes_learn_the_same_on_any_number_of_ranks(folder):
+def test_all_schemes_train_identically_on_any_number_of_ranks(folder):
     alone = train(folder, 1, "alone")["losses"]["alone"]
     assert sum(alone[STEPS:]) < sum(alone[:STEPS])  # each step has other rows
     for ranks in (2, 3):
@@ -72,7 +72,7 @@ def test_all_schemes_learn_the_same_on_any_number_of_ranks(folder):
 
 @pytest.mark.usefixtures("wires_can_be_made")
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_the_wires_carry_what_the_formulas_say(folder, ranks):
+def test_traffic_on_wires_matches_the_formulas(folder, ranks):
     width = 256
     share, weights = (ranks - 1) / ranks, 4 * LAYERS * width**2
     with Testbed(ranks, "1 Gbit/s") as testbed:
@@ -99,7 +99,7 @@ def test_the_wires_carry_what_the_formulas_say(folder, ranks):
         ([("compute", 1.0), ("send", 0, "s", 1), ("compute", 0.0), ("wait", 0), ("wait", 0)], 3),
     ],
 )
-def test_a_plan_takes_what_its_sends_and_its_computing_take(plan, seconds):
+def test_the_time_of_a_plan_follows_from_its_sends_and_computing(plan, seconds):
     step_seconds = lab_cell("def step_seconds")["step_seconds"]
     assert step_seconds(plan, lambda send, size: (2.0, 4.0, 1.0)) == pytest.approx(seconds)
     later = 0.5 * any(action == "send" for action, *_ in plan)
@@ -109,27 +109,27 @@ def test_a_plan_takes_what_its_sends_and_its_computing_take(plan, seconds):
 
 @pytest.mark.usefixtures("pytorch_is_here")
 @pytest.mark.parametrize("ranks", [2, 3])
-def test_pytorch_learns_the_same(folder, ranks):
-    """In each way that averages float32: rows that are split into micro-batches change nothing either."""
-    own = train(folder, ranks, "DDP")["losses"]["DDP"]
+def test_pytorch_trains_identically(folder, ranks):
+    """With each method that averages float32, also if rows are split into micro-batches."""
+    losses = train(folder, ranks, "DDP")["losses"]["DDP"]
     counted = count_in_torch(folder, ranks)
     assert len(counted) == 10
-    for way in counted.keys() - {"nothing sent", "FSDP, bfloat16"}:
-        assert counted[way]["losses"] == pytest.approx(own, rel=1e-5), way
-    assert counted["FSDP, bfloat16"]["losses"] == pytest.approx(own, rel=0.1)
+    for method in counted.keys() - {"nothing sent", "FSDP, bfloat16"}:
+        assert counted[method]["losses"] == pytest.approx(losses, rel=1e-5), method
+    assert counted["FSDP, bfloat16"]["losses"] == pytest.approx(losses, rel=0.1)
 
 
 @pytest.mark.usefixtures("pytorch_is_here", "wires_can_be_made")
-def test_pytorch_sends_what_the_lab_says(folder):
+def test_pytorch_traffic_matches_the_lab(folder):
     """With Gloo, whose reduce-scatter is a whole all-reduce; on two nodes, (n - 1)/n is a half."""
     width = 256
     with Testbed(2, "1 Gbit/s") as testbed:
         counted = count_in_torch(folder, 2, testbed, width)
     passes = lab_cell("PASSES = {")["PASSES"]
     assert passes.keys() == counted.keys() - {"nothing sent"}
-    for way, (gathers, averages, size) in passes.items():
+    for method, (gathers, averages, size) in passes.items():
         formula = (gathers + 2 * averages) / 2 * size * LAYERS * width**2
-        assert counted[way]["sent"] == pytest.approx(formula, rel=0.05), way
+        assert counted[method]["sent"] == pytest.approx(formula, rel=0.05), method
 
 
 @pytest.mark.usefixtures("pytorch_is_here")
@@ -144,7 +144,7 @@ def test_the_first_bucket_of_ddp_holds_1_mib_unless_the_size_is_set(folder):
 
 
 @pytest.mark.usefixtures("pytorch_is_here")
-def test_lab_07s_script_and_its_twin_learn_the_same(folder):
+def test_lab_07s_script_and_its_twin_train_identically(folder):
     cell = next(cell for cell in sources.read(sources.find("11")).cells if cell.source.startswith("MAGIC = "))
     names = {"catalogue": catalogue, "json": json}
     exec(cell.source, names)
@@ -155,8 +155,8 @@ def test_lab_07s_script_and_its_twin_learn_the_same(folder):
     script = folder / "work" / "two_scripts.py"
     run_ranks(2, script, *flags, threads=1, cwd=folder, env=env, show=False, timeout=300)
     histories = json.loads((folder / "work" / "two_scripts.json").read_text())
-    for own, twin in zip(histories["Horovod"], histories["DDP"], strict=True):
-        assert [epoch["loss"] for epoch in twin] == pytest.approx([epoch["loss"] for epoch in own], rel=1e-3)
+    for horovod, twin in zip(histories["Horovod"], histories["DDP"], strict=True):
+        assert [epoch["loss"] for epoch in twin] == pytest.approx([epoch["loss"] for epoch in horovod], rel=1e-3)
 
 
 def train_digits(folder: Path, out: Path, ranks: int, *arguments: object) -> dict:
@@ -166,7 +166,7 @@ def train_digits(folder: Path, out: Path, ranks: int, *arguments: object) -> dic
 
 
 @pytest.mark.usefixtures("pytorch_is_here")
-def test_digits_are_learned_alike_on_all_ranks(folder, tmp_path):
+def test_digits_are_learned_with_equal_weights_on_all_ranks(folder, tmp_path):
     log = train_digits(folder, tmp_path, 3, "--digits", 4000, "--batch", 32, "--epochs", 3)
     assert (log["ranks"], log["spread"]) == (3, 0.0)
     assert [entry["epoch"] for entry in log["history"]] == [1, 2, 3]
@@ -174,7 +174,7 @@ def test_digits_are_learned_alike_on_all_ranks(folder, tmp_path):
 
 
 @pytest.mark.usefixtures("pytorch_is_here")
-def test_a_run_that_goes_on_ends_as_one_that_was_not_stopped(folder, tmp_path):
+def test_a_resumed_run_ends_like_an_uninterrupted_one(folder, tmp_path):
     sizes = ("--digits", 1000, "--batch", 50)
     whole = train_digits(folder, tmp_path / "whole", 2, *sizes, "--epochs", 3)
     train_digits(folder, tmp_path / "stopped", 2, *sizes, "--epochs", 1)

@@ -24,22 +24,22 @@ def notebook(*cells: str, **names) -> dict:
 
 
 FILL = "def fill(n):\n    return 2 * n\n"
-ANSWERS = {  # the cells of a notebook in which `double` is right
+ANSWERS = {  # cells of a notebook that define a correct `double`
     "itself": "def double(n):\n    return 2 * n\n",
     "an import": "def double(n):\n    return int(np.multiply(2, n))\n",
     "names from modules": "from math import floor as down\nfrom collections import Counter\n"
     "def double(n):\n    return down(2 * n) + len(Counter())\n",
     "a ufunc": "times = np.multiply\ndef double(n):\n    return int(times(2, n))\n",
-    "an import of its own": "def double(n):\n    import math\n    return math.prod([2, n])\n",
+    "a local import": "def double(n):\n    import math\n    return math.prod([2, n])\n",
     "helpers": "SCALE = 2\ndef inner(n):\n    return SCALE * n\ndef outer(n):\n    return inner(n)\n"
     "def double(n):\n    return outer(n)\n",
-    "each other": "def even(n):\n    return n == 0 or odd(n - 1)\ndef odd(n):\n    return n > 0 and even(n - 1)\n"
+    "mutual recursion": "def even(n):\n    return n == 0 or odd(n - 1)\ndef odd(n):\n    return n > 0 and even(n - 1)\n"
     "def double(n):\n    return 2 * n if even(n) or odd(n) else None\n",
     "another name": f"{FILL}double = fill\n",
-    "a name that moved on": f"{FILL}double = fill\ndef fill(n):\n    return 0\n",
+    "a rebound name": f"{FILL}double = fill\ndef fill(n):\n    return 0\n",
     "a default": "SCALE = 2\ndef double(n, scale=SCALE):\n    return scale * n\n",
-    "a decorator": "def logged(function):\n    @functools.wraps(function)\n    def call(*given):\n"
-    "        return function(*given)\n    return call\n@logged\ndef double(n):\n    return 2 * n\n",
+    "a decorator": "def logged(function):\n    @functools.wraps(function)\n    def call(*args):\n"
+    "        return function(*args)\n    return call\n@logged\ndef double(n):\n    return 2 * n\n",
     "a cache": "@functools.lru_cache(maxsize=None)\ndef double(n):\n    return 2 * n\n",
     "a lambda": "SCALE = 2\ndouble = lambda n: (\n    SCALE * n)\n",
     "a partial": f"{FILL}def times(scale, n, add=1):\n    return scale * n + add\n"
@@ -57,14 +57,14 @@ ANSWERS = {  # the cells of a notebook in which `double` is right
     "    return ways['fill'](n)\n",
     "data": "TABLE, FAR = np.array([2]), math.inf\ndef double(n):\n    return int(TABLE[0] * n) if n < FAR else 0\n",
     "in a block": "if True:\n    def double(n):\n        return 2 * n\n",
-    "a local of a global's name": "handle = object()\ndef double(n):\n    handle = 2\n    return handle * n\n",
-    "an attribute of a global's name": "real = object()\ndef double(n):\n    return 2 * n.real\n",
+    "a local with a global's name": "handle = object()\ndef double(n):\n    handle = 2\n    return handle * n\n",
+    "an attribute with a global's name": "real = object()\ndef double(n):\n    return 2 * n.real\n",
 }
 
 
 @pytest.fixture(scope="module")
-def on_a_rank(tmp_path_factory):
-    """What another process gets from each of the modules for 3."""
+def outputs(tmp_path_factory):
+    """Return each module's result for 3 in another process."""
     folder = tmp_path_factory.mktemp("modules")
     for number, cell in enumerate(ANSWERS.values()):
         (folder / f"module_{number}.py").write_text(module_text({"double": notebook(cell)["double"]}))
@@ -74,9 +74,9 @@ def on_a_rank(tmp_path_factory):
 
 
 @pytest.mark.parametrize("kind", ANSWERS)
-def test_what_a_function_uses_moves_with_it(kind, on_a_rank):
+def test_function_moves_with_everything_it_uses(kind, outputs):
     assert isolate("double", notebook(ANSWERS[kind])["double"])(3) == 6
-    assert on_a_rank[kind] == "6"
+    assert outputs[kind] == "6"
 
 
 @pytest.mark.parametrize(
@@ -86,38 +86,38 @@ def test_what_a_function_uses_moves_with_it(kind, on_a_rank):
         "handle = {'f': threading.Lock()}\ndef double(n):\n    return handle\n",
     ],
 )
-def test_what_cannot_move_is_reported(cell):
-    with pytest.raises(NotYet, match="double can't move to the ranks, which are other processes: cannot pickle"):
+def test_unpicklable_globals_are_reported(cell):
+    with pytest.raises(NotYet, match="double can't move to the ranks, which are separate processes: cannot pickle"):
         isolate("double", notebook(cell, threading=threading)["double"])
 
 
-def test_a_name_that_is_defined_nowhere_is_the_functions_own_error():
+def test_undefined_name_raises_only_when_called():
     double = isolate("double", notebook("# a comment\n\ndef double(n):\n    return n * scale\n")["double"])
     with pytest.raises(NameError, match="scale"):
         double(3)
 
 
-def test_what_is_defined_later_does_not_change_what_has_moved():
+def test_later_definitions_do_not_affect_a_moved_function():
     variables = notebook(ANSWERS["helpers"])
     double = isolate("double", variables["double"])
     variables["SCALE"] = 100
     assert double(3) == 6
 
 
-def test_exit_in_a_kernel_moves_as_pythons():
-    leave = isolate("double", notebook("def double(n):\n    exit()\n", exit=ZMQExitAutocall())["double"])
+def test_exit_of_a_kernel_becomes_sys_exit():
+    double = isolate("double", notebook("def double(n):\n    exit()\n", exit=ZMQExitAutocall())["double"])
     with pytest.raises(SystemExit):
-        leave(3)
+        double(3)
 
 
-def test_lines_keep_their_numbers():
+def test_line_numbers_are_kept():
     text = f"{FILL}\n\ndef double(n):\n    return fill(n.missing)\n"
     with pytest.raises(AttributeError) as error:
         isolate("double", notebook(text)["double"])(3)
     assert error.traceback[-1].lineno + 1 == 6
 
 
-def test_a_module_shows_the_text_of_its_functions():
+def test_module_shows_the_source_of_its_functions():
     text = module_text(
         {name: notebook(ANSWERS["itself"])["double"] for name in ("double", "same")} | {"sqrt": math.sqrt}
     )

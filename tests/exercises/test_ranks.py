@@ -1,11 +1,11 @@
-"""What happens to a student's script on the ranks is reported by the script's own lines."""
+"""Failures and hangs of a student's script on ranks are reported with the script's lines."""
 
 import io
 
 import pytest
 
 from labkit.exercises import ranks
-from labkit.exercises.answers import printed, reports, run_answer
+from labkit.exercises.answers import answer_output, reports, run_answer
 from labkit.exercises.outcomes import NotYet
 
 PROBE = """
@@ -13,8 +13,8 @@ import sys
 from labkit.exercises.ranks import load, report, watched
 (answer,) = load(sys.argv[1], "answer")
 with watched(sys.argv[1], "in the test", line_limit_s=0.5, total_limit_s=1.0):
-    got = answer()
-report({"got": got})
+    result = answer()
+report({"result": result})
 """
 
 SLOW = "import time\ndef answer():\n    while True:\n" + "        time.sleep(0.1)\n" * 5
@@ -22,43 +22,43 @@ SLOW = "import time\ndef answer():\n    while True:\n" + "        time.sleep(0.1
 
 @pytest.fixture
 def probe(tmp_path, monkeypatch):
-    """Run a script's function `answer` on one rank."""
+    """Return a function that runs a script's `answer` on one rank."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "work").mkdir()
     (tmp_path / "probe.py").write_text(PROBE)
 
     def run(text):
         (tmp_path / "work" / "script.py").write_text(text)
-        return reports(run_answer(1, "probe.py", "work/script.py", timeout=60))[0]["got"]
+        return reports(run_answer(1, "probe.py", "work/script.py", timeout=60))[0]["result"]
 
     return run
 
 
-def test_reports_come_through_whatever_the_script_prints(probe):
+def test_reports_arrive_whatever_the_script_prints(probe):
     assert probe("def answer():\n    print('REPORT of mine')\n    print('no end', end='')\n    return 3") == 3
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("def answer():\n    return 1 / 0", 'ZeroDivisionError: division by zero, in line 2: "return 1 / 0"'),
         ("import json\ndef answer():\n    return json.loads('{')", 'in line 3: "return json.loads(\'{\')"'),
         ("def answer():\n    exit()", 'Your script called exit(), in line 2: "exit()"'),
-        ("def answer():\n    raise NotImplementedError()", 'Line 2 still says "raise NotImplementedError()": delete'),
+        ("def answer():\n    raise NotImplementedError()", 'Line 2 still says "raise NotImplementedError()": replace'),
         (SLOW, "It is not done after "),
         (SLOW, "Is it too slow, or does a loop never end?"),
         ("def answer():\n    import time\n    time.sleep(9)", 's it is still in line 3: "time.sleep(9)"'),
     ],
 )  # fmt: skip
-def test_what_happens_in_a_function_is_reported_by_the_scripts_line(probe, text, told):
+def test_failure_in_a_function_has_the_scripts_line(probe, text, message):
     with pytest.raises(NotYet) as error:
         probe(text)
-    assert told in str(error.value)
+    assert message in str(error.value)
     assert str(error.value).endswith("That was in the test.")
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("import nothing_of_that_name", 'in line 1: "import nothing_of_that_name". That was on rank 0.'),
         ("def answer(:", "SyntaxError"),
@@ -67,30 +67,30 @@ def test_what_happens_in_a_function_is_reported_by_the_scripts_line(probe, text,
         ("import sys\nsys.exit()", 'Your script called exit(), in line 2: "sys.exit()"'),
     ],
 )
-def test_what_happens_on_import_is_reported_by_the_scripts_line(probe, text, told):
+def test_failure_on_import_has_the_scripts_line(probe, text, message):
     with pytest.raises(NotYet) as error:
         probe(text)
-    assert told in str(error.value)
+    assert message in str(error.value)
 
 
-def test_a_probe_gives_the_hint_that_its_mistake_needs(probe):
+def test_probe_can_attach_a_hint_to_a_mistake(probe):
     with pytest.raises(NotYet) as error:
         probe("from labkit.exercises import ranks\ndef answer():\n    ranks.fail('Wrong', 'here', 'Look there')")
     assert (str(error.value), error.value.hint) == ("Wrong. That was here.", "Look there")
 
 
-def test_what_a_failing_rank_printed_is_kept_for_the_verdict(probe):
-    said = io.StringIO()
-    before = printed.set(said)
+def test_output_of_a_failing_rank_is_available_to_the_verdict(probe):
+    output = io.StringIO()
+    token = answer_output.set(output)
     try:
         with pytest.raises(NotYet):
             probe("def answer():\n    print('got this far')\n    return 1 / 0")
     finally:
-        printed.reset(before)
-    assert said.getvalue() == "got this far"
+        answer_output.reset(token)
+    assert output.getvalue() == "got this far"
 
 
-def test_a_whole_script_runs_as_by_python(tmp_path, monkeypatch):
+def test_whole_script_runs_as_under_python(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "other.py").write_text("x = 1 / 0")
     (tmp_path / "script.py").write_text(

@@ -14,20 +14,20 @@ def test_same_source_gives_the_same_cells_and_ids(write_source):
     assert len({cell.id for cell in first.cells}) == 3
 
 
-def test_an_id_stays_when_a_cell_is_put_before_it(write_source):
+def test_ids_stay_when_a_cell_is_inserted_before_them(write_source):
     before = sources.read(write_source("x = 1", "y = 2"))
     after = sources.read(write_source("w = 0", "x = 1", "y = 2"))
     assert [cell.id for cell in before.cells] == [cell.id for cell in after.cells][1:]
 
 
-def test_cells_keep_their_tags_and_whether_they_are_folded(write_source):
+def test_cells_keep_their_tags_and_folding(write_source):
     source = write_source('[markdown] tags=["instructor"]\n# secret', "x = 1", name="42_made_up.py")
     source.write_text(source.read_text() + '# %% jupyter={"source_hidden": true}\ny = 2\n')
     metadata = [{"tags": ["instructor"]}, {}, {"jupyter": {"source_hidden": True}}]
     assert [cell.metadata for cell in sources.read(source).cells] == metadata
 
 
-def test_blanking_leaves_the_signature_and_no_trace_of_the_solution(write_source):
+def test_blanking_keeps_the_signature_and_removes_the_solution(write_source):
     notebook = sources.read(write_source(ANSWER, CHECK))
     blanked = sources.blank(notebook)
     assert "2 * x" in notebook.cells[0].source
@@ -36,7 +36,7 @@ def test_blanking_leaves_the_signature_and_no_trace_of_the_solution(write_source
     assert blanked.cells[1].source == CHECK
 
 
-def test_the_solved_notebook_has_solutions_without_markers_and_the_same_ids(write_source):
+def test_solved_notebook_has_solutions_without_markers_and_the_same_ids(write_source):
     script = "# %%writefile work/s.py\n### BEGIN SOLUTION\nprint(1)\n### END SOLUTION\nprint('### END SOLUTION')"
     notebook = sources.read(write_source(ANSWER, CHECK, script, 's = check(2, "work/s.py")'))
     solved = sources.solved(notebook)
@@ -53,28 +53,28 @@ def test_the_solved_notebook_has_solutions_without_markers_and_the_same_ids(writ
         ("x = 1\n### END SOLUTION", "without"),
     ],
 )
-def test_malformed_solutions_are_refused_and_shown(write_source, cell, complaint):
+def test_malformed_solutions_are_errors_with_the_cell(write_source, cell, complaint):
     with pytest.raises(LabError, match=f"(?s)cell 0.*{complaint}.*x = 1"):
         sources.blank(sources.read(write_source(cell)))
 
 
 def test_exercises_are_found_with_their_solutions(write_source):
     script = "# %%writefile work/s.py\n### BEGIN SOLUTION\nprint(1)\n### END SOLUTION"
-    found = sources.exercises(sources.read(write_source(ANSWER, CHECK, script, 's = check(2, "work/s.py")')))
-    assert [(e.number, e.name, e.cell) for e in found.values()] == [(1, "double", 0), (2, "s", 2)]
-    assert found[2].solution.startswith("%%writefile work/s.py\n")
+    exercises = sources.exercises(sources.read(write_source(ANSWER, CHECK, script, 's = check(2, "work/s.py")')))
+    assert [(e.number, e.name, e.cell) for e in exercises.values()] == [(1, "double", 0), (2, "s", 2)]
+    assert exercises[2].solution.startswith("%%writefile work/s.py\n")
 
 
 @pytest.mark.parametrize(
     ("cells", "complaint"),
     [
         ((CHECK,), "no cell before it"),
-        ((ANSWER,), "that no"),
-        ((ANSWER, ANSWER, CHECK), "that no"),
+        ((ANSWER,), "without a"),
+        ((ANSWER, ANSWER, CHECK), "without a"),
         ((ANSWER, CHECK, ANSWER, CHECK), "twice"),
     ],
 )
-def test_solutions_and_checks_that_do_not_pair_up_are_refused(write_source, cells, complaint):
+def test_unpaired_solutions_and_checks_are_errors(write_source, cells, complaint):
     with pytest.raises(LabError, match=complaint):
         sources.exercises(sources.read(write_source(*cells)))
 
@@ -82,5 +82,5 @@ def test_solutions_and_checks_that_do_not_pair_up_are_refused(write_source, cell
 @pytest.mark.parametrize(
     "name", ["7", "07", "07_horovod_mnist", "07_horovod_mnist.ipynb", "solutions/07_horovod_mnist.py"]
 )
-def test_a_lab_is_found_by_what_people_type(name):
+def test_labs_are_found_by_number_name_or_path(name):
     assert sources.find(name).name == "07_horovod_mnist.py"

@@ -1,4 +1,4 @@
-"""Everything a student runs works with a student's packages: no module of the `author` group is imported."""
+"""Everything that a student runs works without the packages of the `author` group."""
 
 import subprocess
 import sys
@@ -11,7 +11,7 @@ from tqdm.std import TqdmWarning
 from labkit.display import notices
 from labkit.system import paths
 
-# Run what follows as if the packages of the group `author` were not installed.
+# Run the following code as if the packages of the group `author` were not installed.
 WITHOUT = """
 import sys
 
@@ -50,22 +50,22 @@ def without_author(code, folder, *arguments):
     return done
 
 
-def test_a_library_that_would_like_widgets_does_not_say_so():
-    with warnings.catch_warnings(record=True) as heard:
+def test_request_for_widgets_is_hidden():
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         notices.hide()
         warnings.warn(WARN_NOIPYW, TqdmWarning, stacklevel=1)
-    assert heard == []
+    assert caught == []
 
 
 @pytest.mark.slow
-def test_a_student_starts_works_resets_and_reports(tmp_path):
-    mine = tmp_path / "mine"
-    here = ("--folder", str(mine))
-    assert without_author(COMMAND, tmp_path, "start", "00", *here).returncode == 0
-    done = without_author(NOTEBOOK, mine)
+def test_student_starts_works_resets_and_reports(tmp_path):
+    folder = tmp_path / "mine"
+    options = ("--folder", str(folder))
+    assert without_author(COMMAND, tmp_path, "start", "00", *options).returncode == 0
+    done = without_author(NOTEBOOK, folder)
     assert "Exercise 1 · not yet." in done.stdout, done.stderr
-    assert without_author(COMMAND, mine, "reset", "00", *here).returncode == 0
-    assert without_author(COMMAND, mine, "report", *here).returncode == 0
-    assert (mine / "lab-report.html").exists()
-    assert "labs can run" in without_author(COMMAND, mine, "doctor").stdout
+    assert without_author(COMMAND, folder, "reset", "00", *options).returncode == 0
+    assert without_author(COMMAND, folder, "report", *options).returncode == 0
+    assert (folder / "lab-report.html").exists()
+    assert "labs can run" in without_author(COMMAND, folder, "doctor").stdout

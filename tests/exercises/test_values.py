@@ -9,11 +9,11 @@ import tensorflow as tf
 from ml_dtypes import bfloat16
 
 from labkit.exercises.outcomes import NotYet
-from labkit.exercises.values import as_number, describe, number, parts, same, short, whole
+from labkit.exercises.values import as_number, describe, expect_equal, integer, number, parts, short
 
 
 def label(value: object) -> str:
-    """Return a name for a case that is the same in each process: without the address of what has no text of its own."""
+    """Return a name for a case that is the same in every process: without memory addresses."""
     return re.sub(" at 0x[0-9a-f]+", "", str(value))
 
 
@@ -41,29 +41,29 @@ NUMBERS = [
 ]
 EQUAL_TO_ALL = {"__eq__": lambda self, other: True}
 NUMBERS += [(type("Whole", (int,), EQUAL_TO_ALL)(3), 3), (type("Real", (float,), EQUAL_TO_ALL)(2.5), 2.5)]
-NO_NUMBERS = [True, np.True_, np.array(True), "3", None, [3], np.array([3]), 3j, {}, pd.Series([3]), lambda: 3, ...]
+NOT_NUMBERS = [True, np.True_, np.array(True), "3", None, [3], np.array([3]), 3j, {}, pd.Series([3]), lambda: 3, ...]
 
 
 @pytest.mark.parametrize(("value", "plain"), NUMBERS)
-def test_a_number_of_any_kind_is_taken_as_pythons_own(value, plain):
+def test_numbers_of_any_type_become_python_numbers(value, plain):
     assert as_number(value) == plain
     assert type(as_number(value)) is type(plain)
 
 
-@pytest.mark.parametrize("value", NO_NUMBERS, ids=label)
-def test_what_is_no_number_is_reported_by_what_it_is(value):
+@pytest.mark.parametrize("value", NOT_NUMBERS, ids=label)
+def test_other_values_are_not_numbers(value):
     with pytest.raises(NotYet, match="Expected the share to be a number; it is "):
         number(value, "the share")
 
 
 @pytest.mark.parametrize("value", [3, 3.0, np.float32(3), Fraction(3), np.array(3)])
-def test_whole_floats_are_whole_numbers(value):
-    assert whole(value, "n") == 3
-    assert type(whole(value, "n")) is int
+def test_integers_of_any_type_become_ints(value):
+    assert integer(value, "n") == 3
+    assert type(integer(value, "n")) is int
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "message"),
     [
         ([1, 2, 3], "it has 3: [1, 2, 3]"),
         ((), "it has 0: ()"),
@@ -71,13 +71,13 @@ def test_whole_floats_are_whole_numbers(value):
         (3, "it is 3, of type int"),
     ],
 )
-def test_what_has_another_number_of_parts_is_reported_by_that_number(value, told):
-    with pytest.raises(NotYet, match=re.escape(f"Expected the share to be two numbers; {told}")):
+def test_wrong_number_of_parts_is_reported(value, message):
+    with pytest.raises(NotYet, match=re.escape(f"Expected the share to be two numbers; {message}")):
         parts(value, 2, "the share to be two numbers")
 
 
 @pytest.mark.parametrize(
-    ("got", "right"),
+    ("value", "expected"),
     [
         (0.1 + 0.2, 0.3),
         (float("nan"), float("nan")),
@@ -92,12 +92,12 @@ def test_what_has_another_number_of_parts_is_reported_by_that_number(value, told
     ],
     ids=label,
 )
-def test_equal_values_are_the_same(got, right):
-    same(got, right, "it")
+def test_equal_values_pass(value, expected):
+    expect_equal(value, expected, "it")
 
 
 @pytest.mark.parametrize(
-    ("got", "right", "told"),
+    ("value", "expected", "message"),
     [
         (2, 3, "Expected it to be 3; it is 2."),
         (1, True, "Expected it to be True; it is 1, of type int."),
@@ -111,20 +111,20 @@ def test_equal_values_are_the_same(got, right):
         ([[1], [2, 3]], np.array([1, 2]), "to be an array of shape (2,); it is a list"),
         ([True, False], np.array([1, 0]), "to be an array of shape (2,)"),
         ("cores", "memory", "to be 'memory'; it is 'cores', of type str"),
-        (None, "memory", "None: does it return?"),
+        (None, "memory", "None: is a return missing?"),
     ],
     ids=label,
 )
-def test_what_differs_is_shown(got, right, told):
+def test_difference_is_shown(value, expected, message):
     with pytest.raises(NotYet) as error:
-        same(got, right, "it")
-    assert told in str(error.value)
+        expect_equal(value, expected, "it")
+    assert message in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("value", "words"),
+    ("value", "text"),
     [
-        (None, "does it return?"),
+        (None, "is a return missing?"),
         (..., "still to be written"),
         ((n for n in [1]), "instead of yielding"),
         (np.array([True, False]), "a boolean mask of shape (2,): use it as an index"),
@@ -138,8 +138,8 @@ def test_what_differs_is_shown(got, right, told):
     ],
     ids=label,
 )
-def test_values_of_other_kinds_have_words_of_their_own(value, words):
-    assert words in describe(value)
+def test_unexpected_values_are_described(value, text):
+    assert text in describe(value)
 
 
 @pytest.mark.parametrize(
@@ -152,5 +152,5 @@ def test_values_of_other_kinds_have_words_of_their_own(value, words):
     ],
     ids=label,
 )
-def test_values_are_shown_short(value, text):
+def test_values_are_shortened(value, text):
     assert short(value) == text

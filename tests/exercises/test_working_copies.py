@@ -16,7 +16,7 @@ LABS = ("42_made_up", "43_also")
 
 @pytest.fixture
 def kit(tmp_path, monkeypatch) -> Path:
-    """Make a kit with two labs, and give the student's folder."""
+    """Make a kit with two labs, and return the student's folder."""
     monkeypatch.setattr(paths, "SOLUTIONS", tmp_path)
     monkeypatch.setattr(paths, "NOTEBOOKS", tmp_path / "notebooks")
     monkeypatch.setattr(working_copies, "GLOSSARY", tmp_path / "docs" / "glossary.md")
@@ -27,15 +27,15 @@ def kit(tmp_path, monkeypatch) -> Path:
 
 
 def write(code: str, folder: Path, labs=LABS) -> None:
-    """Write a version of some labs, as `./lab build` does, whose first code cell is `code`."""
+    """Write a version of some labs with the first code cell `code`, as `./lab build` would."""
     path = folder / catalogue.FILE
-    known = json.loads(path.read_text()) if path.exists() else {}
+    catalog = json.loads(path.read_text()) if path.exists() else {}
     for name in labs:
         title = nbformat.v4.new_markdown_cell("# Title\n\nA **[rank](../docs/glossary.md#rank)** is a process.", id="a")
         notebook = nbformat.v4.new_notebook(cells=[title, nbformat.v4.new_code_cell(code, id="b")])
         nbformat.write(notebook, folder / "notebooks" / f"{name}.ipynb")
-        known[name] = {"title": name, "sections": [], "exercises": [], "questions": []}
-    path.write_text(json.dumps(known))
+        catalog[name] = {"title": name, "sections": [], "exercises": [], "questions": []}
+    path.write_text(json.dumps(catalog))
 
 
 def lab_of(name: str = LABS[0]) -> catalogue.LabInfo:
@@ -52,7 +52,7 @@ def test_every_lab_is_copied_once(kit):
     assert all(working_copies.copy_path(lab_of(name), kit).read_text() == "my work" for name in LABS)
 
 
-def test_a_new_version_refreshes_what_was_not_edited_and_keeps_what_was(kit):
+def test_new_version_refreshes_unedited_copies_and_keeps_edited_ones(kit):
     working_copies.update(kit)
     edited, untouched = (working_copies.copy_path(lab_of(name), kit) for name in LABS)
     edited.write_text("my work")
@@ -61,13 +61,13 @@ def test_a_new_version_refreshes_what_was_not_edited_and_keeps_what_was(kit):
     assert "x = 2" in untouched.read_text()
     assert edited.read_text() == "my work"
     assert working_copies.update(kit) == working_copies.Update(refreshed=(), outdated=("42",))  # until it is reset
-    kept = working_copies.reset(lab_of(), kit)
-    assert kept.read_text() == "my work"
+    backup = working_copies.reset(lab_of(), kit)
+    assert backup.read_text() == "my work"
     assert "x = 2" in edited.read_text()
     assert working_copies.update(kit) == working_copies.Update((), ())
 
 
-def test_a_copy_that_was_only_opened_counts_as_not_edited(kit):
+def test_copy_that_was_only_opened_counts_as_unedited(kit):
     working_copies.update(kit)
     opened, ran = (working_copies.copy_path(lab_of(name), kit) for name in LABS)
     notebook = json.loads(opened.read_text())
@@ -84,7 +84,7 @@ def test_a_copy_that_was_only_opened_counts_as_not_edited(kit):
 
 
 @pytest.mark.parametrize("damage", ["", "{", "[]", None])
-def test_without_its_record_a_copy_counts_as_edited(kit, damage):
+def test_copy_without_a_record_counts_as_edited(kit, damage):
     working_copies.update(kit)
     record = kit / working_copies.RECORD
     record.unlink() if damage is None else record.write_text(damage)
@@ -94,7 +94,7 @@ def test_without_its_record_a_copy_counts_as_edited(kit, damage):
     assert working_copies.copy_path(lab_of(), kit).read_text() == before
 
 
-def test_links_to_the_glossary_lead_to_the_copy_beside(kit):
+def test_links_to_the_glossary_lead_to_its_copy(kit):
     working_copies.GLOSSARY.parent.mkdir()
     working_copies.GLOSSARY.write_text("# Glossary\n\n## rank\n")
     working_copies.update(kit)
@@ -102,8 +102,8 @@ def test_links_to_the_glossary_lead_to_the_copy_beside(kit):
     assert (kit / "glossary.md").read_text() == working_copies.GLOSSARY.read_text()
 
 
-def test_a_copy_names_the_labs_own_kernel_and_lets_no_server_choose_another_for_python(kit):
-    """A server's `python3` would open it without a word, and so would its only one for the language."""
+def test_copy_names_the_labs_kernel_and_no_language(kit):
+    """Otherwise a server would silently use its `python3`, or its only kernel for the language."""
     notebook = kit.parent / "notebooks" / f"{LABS[0]}.ipynb"
     content = json.loads(notebook.read_text())
     content["metadata"] = {"kernelspec": {"name": "python3"}, "language_info": {"name": "python"}, "title": "é"}
@@ -113,7 +113,7 @@ def test_a_copy_names_the_labs_own_kernel_and_lets_no_server_choose_another_for_
     assert copy.metadata == {"kernelspec": kernels.KERNEL, "title": "é"}
 
 
-def test_only_the_labs_that_are_taught_are_copied_and_what_is_there_is_kept_up_to_date(kit):
+def test_only_selected_labs_are_copied_and_existing_copies_are_updated(kit):
     working_copies.update(kit, ["42"])
     assert [copy.name for copy in kit.glob("*.ipynb")] == ["42_made_up.ipynb"]
     working_copies.update(kit)
@@ -122,29 +122,29 @@ def test_only_the_labs_that_are_taught_are_copied_and_what_is_there_is_kept_up_t
     assert len(list(kit.glob("*.ipynb"))) == 2
 
 
-def test_reset_keeps_what_the_student_wrote_numbered(kit):
+def test_reset_keeps_numbered_backups(kit):
     target = working_copies.copy_path(lab_of(), kit)
     assert working_copies.reset(lab_of(), kit) is None
     for number in (1, 2):
         target.write_text(f"my work, version {number}")
-        kept = working_copies.reset(lab_of(), kit)
-        assert kept.name == f"42_made_up.backup-{number}.ipynb"
-        assert kept.read_text() == f"my work, version {number}"
+        backup = working_copies.reset(lab_of(), kit)
+        assert backup.name == f"42_made_up.backup-{number}.ipynb"
+        assert backup.read_text() == f"my work, version {number}"
     assert working_copies.reset(lab_of(), kit) is None
     assert target.read_text() == working_copies.fresh(lab_of())
 
 
-def test_the_kits_own_folders_are_refused(kit):
+def test_the_kits_folders_are_refused(kit):
     before = lab_of().notebook.read_bytes()
     for folder in (paths.NOTEBOOKS, paths.SOLUTIONS):
-        with pytest.raises(LabError, match="which git tracks: name a folder of your own with --folder"):
+        with pytest.raises(LabError, match="which git tracks: choose a folder of your own with --folder"):
             working_copies.update(folder)
         with pytest.raises(LabError, match="which git tracks"):
             working_copies.reset(lab_of(), folder)
     assert lab_of().notebook.read_bytes() == before
 
 
-def test_reset_on_a_full_disk_leaves_what_was_there(kit, monkeypatch):
+def test_reset_on_a_full_disk_changes_nothing(kit, monkeypatch):
     working_copies.update(kit)
     target = working_copies.copy_path(lab_of(), kit)
     target.write_bytes(b"my work \xff, not even UTF-8")
@@ -158,7 +158,7 @@ def test_reset_on_a_full_disk_leaves_what_was_there(kit, monkeypatch):
     assert working_copies.reset(lab_of(), kit).read_bytes() == b"my work \xff, not even UTF-8"
 
 
-def test_the_rules_for_assistants_are_copied_and_never_overwrite_what_a_student_wrote(kit):
+def test_rules_for_assistants_are_copied_but_never_overwrite_a_students_file(kit):
     working_copies.update(kit)  # this kit has none
     assert not (kit / "AGENTS.md").exists()
     working_copies.AGENTS.parent.mkdir()
@@ -173,7 +173,7 @@ def test_the_rules_for_assistants_are_copied_and_never_overwrite_what_a_student_
 
 
 @pytest.mark.parametrize("before", ["nothing", "a link to a kit that was moved", "a file"])
-def test_the_command_of_the_kit_is_in_the_folder_and_a_students_file_stays(tmp_path, before):
+def test_folder_gets_a_link_to_lab_unless_the_student_has_such_a_file(tmp_path, before):
     if before == "a file":
         (tmp_path / "lab").write_text("mine")
     elif before != "nothing":
@@ -183,7 +183,7 @@ def test_the_command_of_the_kit_is_in_the_folder_and_a_students_file_stays(tmp_p
 
 
 def test_copies_are_utf8_whatever_the_locale(tmp_path):
-    """As a Python without UTF-8 mode, which `./lab` didn't start (https://peps.python.org/pep-0540/)."""
+    """Even in Python without UTF-8 mode, not started by `./lab` (https://peps.python.org/pep-0540/)."""
     script = f"import pathlib, labkit.exercises.working_copies as w; w.update(pathlib.Path({str(tmp_path)!r}))"
     locale = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
     subprocess.run([sys.executable, "-c", script], env=os.environ | locale, check=True)

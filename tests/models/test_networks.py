@@ -26,18 +26,18 @@ def batch(name="mnist", n=8, data_format="NHWC"):
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_a_network_has_as_many_weights_as_published(name):
+def test_networks_have_the_published_number_of_weights(name):
     network = Network(name)
     weights, inputs = PUBLISHED[name]
     assert sum(w.shape.num_elements() for w in network.weights) == weights + inputs + 1  # one class more
 
 
-def test_the_small_resnet_has_about_as_many_weights_as_published():
+def test_the_small_resnet_has_about_the_published_number_of_weights():
     # 0.27 million (He et al. 2015, arXiv 1512.03385, table 6); the published shortcuts have no weights
     assert sum(w.shape.num_elements() for w in Network("resnet20").weights) == pytest.approx(0.27e6, rel=0.03)
 
 
-def test_the_mnist_network_is_that_of_the_labs():
+def test_the_mnist_network_equals_the_keras_model():
     network, model = Network("mnist"), mnist_cnn()
     assert [tuple(w.shape) for w in network.weights] == [tuple(w.shape) for w in model.weights]
     for ours, theirs in zip(network.weights, model.weights, strict=True):
@@ -46,8 +46,8 @@ def test_the_mnist_network_is_that_of_the_labs():
     np.testing.assert_allclose(network(x, training=False), model(x), rtol=1e-4, atol=1e-4)
 
 
-def test_operations_are_counted_as_published():
-    # 3.8 billion multiply-adds (He et al. 2015, table 1); 15.5 for VGG-16 and 4.1 for v1.5, as torchvision has it
+def test_operation_counts_match_the_published_ones():
+    # 3.8 billion multiply-adds (He et al. 2015, table 1); 15.5 for VGG-16 and 4.1 for v1.5, according to torchvision
     for name, billions in {"resnet50": 3.8, "resnet50_v1.5": 4.09, "mobilenet": 0.3}.items():
         assert Network(name).flops / 2e9 == pytest.approx(billions, rel=0.03)
 
@@ -65,21 +65,21 @@ def test_batch_norm_is_the_same_fused_and_unfused(training):
     for network in (fused, unfused):
         for number, average in enumerate(network.averages):
             average.assign_add(0.01 * tf.range(average.shape[0], dtype=tf.float32) / average.shape[0] + number % 2)
-    got, other = fused(x, training), unfused(x, training)
-    np.testing.assert_allclose(got, other, atol=2e-3 * float(tf.reduce_max(tf.abs(other))))
-    for one, two in zip(fused.averages, unfused.averages, strict=True):
-        # the fused operation's variance has Bessel's correction, n / (n - 1): least places 4 × 7 × 7
-        np.testing.assert_allclose(one, two, rtol=0.02, atol=1e-3)
+    result, expected = fused(x, training), unfused(x, training)
+    np.testing.assert_allclose(result, expected, atol=2e-3 * float(tf.reduce_max(tf.abs(expected))))
+    for average, expected in zip(fused.averages, unfused.averages, strict=True):
+        # the fused operation's variance has Bessel's correction, n / (n - 1), with n at least 4 × 7 × 7
+        np.testing.assert_allclose(average, expected, rtol=0.02, atol=1e-3)
 
 
-def test_the_lstm_is_that_of_the_formulas_in_both_directions():
+def test_the_lstm_matches_its_formulas_in_both_directions():
     frames, units = 40, 128
     network = Network("speech")
-    network.weights, network._made = [], {}  # this layer's alone
-    found = Pass(network, training=False, data_format="NHWC", dtype=tf.float32)
+    network.weights, network._variables = [], {}  # only this layer's
+    one_pass = Pass(network, training=False, data_format="NHWC", dtype=tf.float32)
     x = tf.constant(np.random.default_rng(0).normal(size=(3, frames, 256)).astype("float32"))
-    got = found.bidirectional_lstm(x, units).numpy()
-    made = {variable.name.removesuffix(":0"): variable.numpy() for variable in network.weights}
+    result = one_pass.bidirectional_lstm(x, units).numpy()
+    arrays = {variable.name.removesuffix(":0"): variable.numpy() for variable in network.weights}
 
     def sigmoid(z):
         return 1 / (1 + np.exp(-z))
@@ -95,12 +95,12 @@ def test_the_lstm_is_that_of_the_formulas_in_both_directions():
             outputs.append(state)
         return np.stack(outputs, axis=1)
 
-    backward = lstm(x.numpy()[:, ::-1], made["1/weights"], made["1/bias"], made["2/weights"])[:, ::-1]
-    forward = lstm(x.numpy(), made["3/weights"], made["3/bias"], made["4/weights"])
-    np.testing.assert_allclose(got, np.concatenate([forward, backward], 2), atol=1e-4)
+    backward = lstm(x.numpy()[:, ::-1], arrays["1/weights"], arrays["1/bias"], arrays["2/weights"])[:, ::-1]
+    forward = lstm(x.numpy(), arrays["3/weights"], arrays["3/bias"], arrays["4/weights"])
+    np.testing.assert_allclose(result, np.concatenate([forward, backward], 2), atol=1e-4)
 
 
-def test_the_recurrent_network_counts_all_its_products_and_learns():
+def test_the_recurrent_network_counts_all_its_matmuls_and_learns():
     network = Network("speech")
     dense = 2 * 40 * (80 * 256 + 256 * 256 + 256 * 256)
     lstm = 2 * 2 * 40 * (256 * 512 + 128 * 512)
@@ -114,8 +114,8 @@ def test_the_recurrent_network_counts_all_its_products_and_learns():
 
 def test_sequences_are_the_same_in_both_layouts():
     (x, _), (y, _) = batch("speech"), batch("speech", data_format="NCHW")
-    one, other = Network("speech"), Network("speech", data_format="NCHW")
-    np.testing.assert_allclose(one(x, training=False), other(y, training=False), atol=1e-5)
+    nhwc, nchw = Network("speech"), Network("speech", data_format="NCHW")
+    np.testing.assert_allclose(nhwc(x, training=False), nchw(y, training=False), atol=1e-5)
 
 
 def operations(network):
@@ -127,7 +127,7 @@ def operations(network):
     return [op.type for op in graph.get_operations()]
 
 
-def test_batch_norm_is_one_operation_unless_asked():
+def test_batch_norm_is_one_operation_by_default():
     fused = operations(Network("resnet50"))
     assert fused.count("FusedBatchNormV3") == 53
     unfused = operations(Network("resnet50", fused_batch_norm=False))
@@ -137,9 +137,9 @@ def test_batch_norm_is_one_operation_unless_asked():
 
 @pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16])
 @pytest.mark.parametrize("training", [True, False])
-def test_shortcuts_are_the_same_fused_and_not_gradients_too(dtype, training):
+def test_fused_shortcuts_change_neither_results_nor_gradients(dtype, training):
     x, _ = batch("resnet8", 4)
-    found = []
+    results = []
     for fused in (False, True):
         network = Network("resnet8", dtype=dtype, fused_shortcuts=fused)
 
@@ -150,9 +150,9 @@ def test_shortcuts_are_the_same_fused_and_not_gradients_too(dtype, training):
                 loss = tf.reduce_sum(logits**2)
             return logits, *tape.gradient(loss, network.weights)
 
-        found.append(step())
-    for one, other in zip(*found, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4 * float(tf.reduce_max(tf.abs(one))) + 1e-6)
+        results.append(step())
+    for plain, fused in zip(*results, strict=True):
+        np.testing.assert_allclose(plain, fused, rtol=1e-4, atol=1e-4 * float(tf.reduce_max(tf.abs(plain))) + 1e-6)
 
 
 def test_a_fused_shortcut_is_one_operation_each_way():
@@ -161,7 +161,7 @@ def test_a_fused_shortcut_is_one_operation_each_way():
     assert len([kind for kind in fused if "PartitionedCall" in kind]) == 3
 
 
-def test_sixteen_bits_give_nearly_the_same():
+def test_bfloat16_gives_nearly_the_same_logits():
     x, _ = batch()
     wide, narrow = Network("mnist"), Network("mnist", dtype=tf.bfloat16)
     assert all(w.dtype == tf.float32 for w in narrow.weights)
@@ -171,7 +171,7 @@ def test_sixteen_bits_give_nearly_the_same():
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "rmsprop", "adam"])
-def test_training_brings_the_loss_down(optimizer):
+def test_training_lowers_the_loss(optimizer):
     x, labels = batch()
     network = Network("mnist")
     step = tf.function(steps.make_train_step(network, optimizer, 0.01, 1e-4))
@@ -179,7 +179,7 @@ def test_training_brings_the_loss_down(optimizer):
     assert losses[-1] < 0.5 * losses[0]
 
 
-def test_the_loss_is_cross_entropy_and_the_decay_of_what_multiplies():
+def test_the_loss_is_cross_entropy_plus_the_decay_of_kernels():
     x, labels = batch()
     network = Network("mnist")
     plain = steps.make_forward_step(network)(x, labels)
@@ -191,7 +191,7 @@ def test_the_loss_is_cross_entropy_and_the_decay_of_what_multiplies():
     assert float(plain) == pytest.approx(-chance.mean(), rel=1e-5)
 
 
-def test_synthetic_images_are_the_same_in_both_layouts_and_other_on_another_rank():
+def test_synthetic_images_are_the_same_in_both_layouts_and_differ_between_ranks():
     (x, labels), (y, _) = batch(), batch(data_format="NCHW")
     np.testing.assert_array_equal(tf.transpose(x, (0, 3, 1, 2)), y)
     other, _ = next(synthetic_batches(MODELS["mnist"], 8, rank=1))

@@ -1,4 +1,4 @@
-"""OpenVINO's core: networks come and go, and an interrupt still reaches Python."""
+"""OpenVINO's core: an interrupt still reaches Python after networks are freed."""
 
 import re
 import subprocess
@@ -27,20 +27,20 @@ def compiled():
 
 networks = [compiled() for _ in range(3)]
 while networks:
-    networks.pop(0)  # the first that was made goes first
+    networks.pop(0)  # the first one created is freed first
     gc.collect()
 signal.signal(signal.SIGINT, lambda *_: print("interrupted", flush=True))
 os.kill(os.getpid(), signal.SIGINT)
 """
 
 
-def test_an_interrupt_reaches_python_when_networks_have_gone():
-    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout) == (0, "interrupted\n"), done.stderr
+def test_an_interrupt_reaches_python_after_networks_are_freed():
+    result = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=60)
+    assert (result.returncode, result.stdout) == (0, "interrupted\n"), result.stderr
 
 
 @pytest.mark.parametrize("lab", sources.labs(), ids=lambda source: source.stem)
-def test_a_lab_makes_no_core_of_its_own_in_its_kernel(lab):
+def test_labs_create_no_openvino_core_in_their_kernel(lab):
     for cell in sources.read(lab).cells:
         if cell.cell_type == "code" and "%%writefile" not in cell.source:  # a script's core ends with its process
             assert not re.search(r"openvino\.(compile_model|Core)\(", cell.source), cell.source

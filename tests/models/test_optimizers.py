@@ -13,7 +13,7 @@ def weights():
 
 
 def after(steps, lars=False, decay=DECAY):
-    """Weights before and after `steps` steps with gradients of ones, as the optimizer and as numpy have them."""
+    """Return the weights after `steps` steps with gradients of ones, from the optimizer and from numpy."""
     variables = weights()
     optimizer = Momentum(variables, MOMENTUM, decay, lars)
     expected = [w.numpy().astype("float64") for w in variables]
@@ -31,9 +31,9 @@ def after(steps, lars=False, decay=DECAY):
 
 
 @pytest.mark.parametrize("lars", [False, True])
-def test_steps_are_those_of_the_formulas(lars):
-    for got, expected in zip(*after(3, lars), strict=True):
-        np.testing.assert_allclose(got, expected, rtol=1e-5)
+def test_optimizer_steps_match_the_formulas(lars):
+    for result, expected in zip(*after(3, lars), strict=True):
+        np.testing.assert_allclose(result, expected, rtol=1e-5)
 
 
 def test_decay_and_trust_leave_biases_and_batch_norms_alone():
@@ -42,7 +42,7 @@ def test_decay_and_trust_leave_biases_and_batch_norms_alone():
     assert not np.allclose(plain[0], lars[0])
 
 
-def test_lars_steps_are_as_large_as_the_weights_say_whatever_the_gradient():
+def test_lars_step_sizes_depend_on_weights_but_not_on_gradients():
     w = weights()[0]
     g = tf.ones(w.shape)
     for factor in (1e-3, 1.0, 1e3):

@@ -2,7 +2,7 @@ import pytest
 
 from labkit.models.published import MODELS, PublishedModel
 
-STATED = {  # billions of weights: all, and those active per token with the embedding, as the makers state them
+STATED = {  # billions of weights as published: all, and those active per token with the embedding
     "Qwen3-0.6B": (0.6, 0.6),
     "Gemma-3-1B": (1.0, 1.0),
     "Qwen3-4B": (4.0, 4.0),
@@ -14,7 +14,7 @@ STATED = {  # billions of weights: all, and those active per token with the embe
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_sizes_give_the_weights_that_the_makers_state(name):
+def test_sizes_give_the_published_number_of_weights(name):
     model, (total, active) = MODELS[name], STATED[name]
     embedding = 0 if model.tied else model.width * model.symbols
     assert model.weights / 1e9 == pytest.approx(total, rel=0.02)

@@ -20,7 +20,7 @@ def test_the_recipe_is_for_residual_networks_and_resnet50_by_default():
     assert train_flags.parse([]).model == "resnet50_v1.5"
 
 
-def test_images_and_classes_are_those_of_the_dataset():
+def test_images_and_classes_match_the_dataset():
     for model in MODELS.values():
         assert {"imagenet": 1001, "synthetic": 11, "mnist": 10, "sequences": 10}[model.dataset] == model.classes
         assert model.shape[-1] == (1 if model.dataset in ("mnist", "sequences") else 3)

@@ -11,25 +11,25 @@ from labkit.display.results import NotMeasured, row
 from labkit.exercises import catalogue
 from labkit.report.page import render
 from labkit.system.errors import LabError
-from labkit.system.load import BUSY_MARK, Others
+from labkit.system.load import BUSY_MARK, Contention
 
 ON = {"cpu": "A CPU <with> 2 cores & more", "cores": 2}
 PIXEL = "iVBORw0KGgo="
-OWN = Measured(2.1, 1.9, 2.3, "×", digits=1)
-BUSY = Others("section 8", share=0.9, busy=True)
+TWICE = Measured(2.1, 1.9, 2.3, "×", digits=1)
+BUSY = Contention("section 8", share=0.9, busy=True)
 
 
 def table(*rows, notes=()):
-    return {"what": "speed", "rows": [row(*each) for each in rows], "notes": list(notes)}
+    return {"what": "speed", "rows": [row(*values) for values in rows], "notes": list(notes)}
 
 
-def leave(folder, lab, **more):
+def write_results(folder, lab, **more):
     about = {"lab": lab, "quick": False, "when": "2026-01-31 12:00", "on": ON}
     (folder / f"results-{lab}.json").write_text(json.dumps(about | more))
 
 
 class Page(HTMLParser):
-    """The tags of a page, its text, and what it would load."""
+    """The tags of a page, its text, and the resources it would load."""
 
     def __init__(self, text):
         super().__init__()
@@ -47,23 +47,23 @@ class Page(HTMLParser):
 @pytest.fixture
 def page(tmp_path):
     picture = {"Speed": {"png": PIXEL, "alt": 'fast: "2×" <more>'}}
-    leave(
+    write_results(
         tmp_path,
         "02",
-        table=table(("CNN", "4.6×", OWN, "<3×")),
+        table=table(("CNN", "4.6×", TWICE, "<3×")),
         pictures=picture,
         exercises={"1": "passed", "2": "not yet"},
     )
-    leave(tmp_path, "07", exercises={"1": "passed"}, quick=True)
+    write_results(tmp_path, "07", exercises={"1": "passed"}, quick=True)
     return render(tmp_path)
 
 
 def test_the_page_has_machine_figures_pictures_and_exercises(page):
     text = " ".join(Page(page).text.split())
-    for told in ("A CPU <with> 2 cores & more", "02 · oneDNN under an MNIST CNN", "4.6×", "2.1× (1.9 to 2.3)", "<3×"):
-        assert told in text
+    for part in ("A CPU <with> 2 cores & more", "02 · oneDNN under an MNIST CNN", "4.6×", "2.1× (1.9 to 2.3)", "<3×"):
+        assert part in text
     in_both = sum(len(catalogue.find(lab).exercises) for lab in ("02", "07"))
-    assert f"Passed: 2 of {in_both} exercises" in text
+    assert f"Exercises passed: 2 of {in_both}." in text
     assert "1 passed · 2 not yet · 3 not attempted" in text
     assert 'alt="fast: &#34;2×&#34; &lt;more&gt;"' in page
 
@@ -74,15 +74,15 @@ def test_the_page_needs_no_other_file_and_no_network(page):
     assert not re.search(r"url\(|@import|https?:", page)
 
 
-def test_a_column_in_which_no_figure_stands_is_left_out(tmp_path):
-    leave(tmp_path, "02", table=table(("CNN", "", OWN, ""), ("more", "", "3×", "")))
+def test_empty_columns_are_left_out(tmp_path):
+    write_results(tmp_path, "02", table=table(("CNN", "", TWICE, ""), ("more", "", "3×", "")))
     shown = Page(render(tmp_path)).text.partition("02 · ")[2].partition("07 · ")[0]
     assert "this machine" in shown
     assert "published" not in shown
 
 
-def test_what_was_not_measured_is_told_apart(tmp_path):
-    leave(tmp_path, "02", table=table(("CNN", "4×", NotMeasured("4"), ""), ("more", "", "3×", "")))
+def test_rows_that_were_not_measured_are_marked(tmp_path):
+    write_results(tmp_path, "02", table=table(("CNN", "4×", NotMeasured("4"), ""), ("more", "", "3×", "")))
     page = render(tmp_path)
     assert page.count('<tr class="missing"><th scope="row">CNN</th>') == page.count('<tr class="missing">') == 1
     assert "not measured (section 4)" in Page(page).text
@@ -90,34 +90,34 @@ def test_what_was_not_measured_is_told_apart(tmp_path):
 
 def test_small_runs_and_labs_to_come_are_reported(page):
     text = Page(page).text
-    assert text.count("A small run") == 1
+    assert text.count("A small test run") == 1
     to_come = text.partition("Still to come")[2]
     titles = [lab.title for lab in catalogue.labs()]
     assert [title in to_come for title in titles] == [not title.startswith(("02", "07")) for title in titles]
 
 
 def test_figures_of_a_busy_machine_are_marked_and_reported_at_the_top(tmp_path):
-    leave(tmp_path, "02", table=table(("CNN", "", OWN, ""), notes=["section 1: whether is not known."]))
-    assert "they are doubtful" not in Page(render(tmp_path)).text
-    leave(tmp_path, "09", table=table(("CNN", "", "96×", "", BUSY), notes=["⚠ section 8: run it <again>."]))
+    write_results(tmp_path, "02", table=table(("CNN", "", TWICE, ""), notes=["section 1: unknown whether."]))
+    assert "they are unreliable" not in Page(render(tmp_path)).text
+    write_results(tmp_path, "09", table=table(("CNN", "", "96×", "", BUSY), notes=["⚠ section 8: run it <again>."]))
     text = " ".join(Page(render(tmp_path)).text.split())
     before, _, after = text.partition("02 · ")
-    assert f"Figures marked “{BUSY_MARK}” (lab 09) were measured while other work had the cores" in before
+    assert f"Figures marked “{BUSY_MARK}” (lab 09) were measured while other work used the cores" in before
     assert f"96× {BUSY_MARK}" in after
     assert "⚠ section 8: run it <again>." in after
-    assert "section 1: whether is not known." in after
+    assert "section 1: unknown whether." in after
 
 
-def test_two_machines_are_told_apart(tmp_path):
-    leave(tmp_path, "02")
-    leave(tmp_path, "07", on={"cpu": "Another"})
+def test_each_machine_lists_its_labs(tmp_path):
+    write_results(tmp_path, "02")
+    write_results(tmp_path, "07", on={"cpu": "Another"})
     text = " ".join(Page(render(tmp_path)).text.split())
     assert "labs 02" in text
     assert "labs 07 cpu Another" in text
 
 
-def test_no_results_and_damaged_results_say_what_to_do(tmp_path):
-    with pytest.raises(LabError, match="no lab has left results"):
+def test_missing_and_damaged_results_are_refused_with_a_remedy(tmp_path):
+    with pytest.raises(LabError, match="there are no results in"):
         render(tmp_path)
     for damaged in ("{", "[]", '{"lab": "02"}', "[" * 100_000, "", "\x00" * 50, "null", '"lab quick when on"'):
         (tmp_path / "results-02.json").write_text(damaged)
@@ -125,41 +125,43 @@ def test_no_results_and_damaged_results_say_what_to_do(tmp_path):
             render(tmp_path)
 
 
-SOUND = {
+VALID = {
     "lab": "02",
     "quick": False,
     "when": "2026-01-31 12:00",
     "on": ON,
-    "table": table(("CNN", "4.6×", OWN, "<3×"), ("more", "", "", ""), notes=["a note"]),
+    "table": table(("CNN", "4.6×", TWICE, "<3×"), ("more", "", "", ""), notes=["a note"]),
     "pictures": {"Speed": {"png": PIXEL, "alt": "fast"}},
     "exercises": {"1": "passed"},
 }
 ODD = (None, True, 3, 1.5, "text", "\ud800", [], [3], [[3]], [["a", None]], {}, {"a": 3}, {"a": []}, {"\udfff": "a"})
 
 
-def altered(sound):
-    """Give all copies in which one part is of another type, or not there."""
-    parts = sound.items() if isinstance(sound, dict) else enumerate(sound) if isinstance(sound, list) else ()
+def altered(original):
+    """Yield all copies in which one part has another type, or is missing."""
+    parts = (
+        original.items() if isinstance(original, dict) else enumerate(original) if isinstance(original, list) else ()
+    )
     for key, value in parts:
         for odd in (*ODD, *altered(value)):
-            copy = list(sound) if isinstance(sound, list) else dict(sound)
+            copy = list(original) if isinstance(original, list) else dict(original)
             copy[key] = odd
             yield copy
-        if isinstance(sound, dict):
-            yield {name: held for name, held in sound.items() if name != key}
+        if isinstance(original, dict):
+            yield {name: part for name, part in original.items() if name != key}
 
 
 @pytest.mark.slow
-def test_whatever_is_of_another_shape_is_one_line_that_names_the_file_or_a_page(tmp_path):
-    file, told = tmp_path / "results-02.json", []
-    for kept in altered(SOUND):
-        file.write_text(json.dumps(kept))
+def test_malformed_results_give_a_page_or_a_one_line_error_with_the_file(tmp_path):
+    file, errors = tmp_path / "results-02.json", []
+    for results in altered(VALID):
+        file.write_text(json.dumps(results))
         try:
             render(tmp_path).encode()
         except LabError as error:
-            told.append(str(error))
-    assert len(told) > 150
-    for line in told:
+            errors.append(str(error))
+    assert len(errors) > 150
+    for line in errors:
         assert re.fullmatch(r"\S+/results-02\.json is damaged \(.*\): delete it, and run .*", line)
 
 
@@ -172,8 +174,8 @@ def test_whatever_is_of_another_shape_is_one_line_that_names_the_file_or_a_page(
         {"table": {"what": "speed", "rows": "4.6", "notes": []}},
         {
             "table": {"what": "speed", "rows": [["CNN", "", "4.6×", ""]], "notes": []}
-        },  # of a kit before figures were numbers
-        {"table": {"what": "speed", "rows": [row("CNN", "", OWN, "") | {"numbers": {"value": "2.1"}}], "notes": []}},
+        },  # from a version before figures were numbers
+        {"table": {"what": "speed", "rows": [row("CNN", "", TWICE, "") | {"numbers": {"value": "2.1"}}], "notes": []}},
         {"pictures": {"Speed": PIXEL}},
         {"pictures": {"Speed": {"png": "no base64", "alt": "x"}}},
         {"pictures": {"Speed": {"png": "AAAA", "alt": "x"}}},
@@ -182,17 +184,17 @@ def test_whatever_is_of_another_shape_is_one_line_that_names_the_file_or_a_page(
         {"lab": "03"},
     ],
 )
-def test_a_part_that_is_wrong_is_reported(tmp_path, wrong):
-    (tmp_path / "results-02.json").write_text(json.dumps(SOUND))
+def test_malformed_parts_are_reported(tmp_path, wrong):
+    (tmp_path / "results-02.json").write_text(json.dumps(VALID))
     assert "CNN" in render(tmp_path)
-    (tmp_path / "results-02.json").write_text(json.dumps(SOUND | wrong))
+    (tmp_path / "results-02.json").write_text(json.dumps(VALID | wrong))
     with pytest.raises(LabError, match=r"results-02\.json is damaged"):
         render(tmp_path)
 
 
-def test_results_of_no_lab_and_a_file_that_cannot_be_read_are_reported(tmp_path):
-    leave(tmp_path, "77")
-    with pytest.raises(LabError, match=r"results-77\.json is of no lab that is here"):
+def test_unknown_labs_and_unreadable_files_are_reported(tmp_path):
+    write_results(tmp_path, "77")
+    with pytest.raises(LabError, match=r"results-77\.json belongs to a lab that doesn't exist"):
         render(tmp_path)
     (tmp_path / "results-77.json").unlink()
     (tmp_path / "results-02.json").mkdir()
@@ -201,16 +203,16 @@ def test_results_of_no_lab_and_a_file_that_cannot_be_read_are_reported(tmp_path)
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("/dev/zero")])
-def test_what_is_no_file_is_not_waited_for(tmp_path, make):
-    leave(tmp_path, "02")
+def test_special_files_are_refused_without_blocking(tmp_path, make):
+    write_results(tmp_path, "02")
     make(tmp_path / "results-03.json")
     with pytest.raises(LabError, match=r"cannot read .*results-03\.json: I.*\. Move it away"):
         render(tmp_path)
 
 
-def test_a_rooms_results_are_next_to_ones_own_guesses(tmp_path):
+def test_a_rooms_results_appear_next_to_guesses(tmp_path):
     guess = {"question": "threads", "guess": "2×", "here": "1.31×"}
-    leave(tmp_path, "03", guesses={"1": guess, "2": guess})
+    write_results(tmp_path, "03", guesses={"1": guess, "2": guess})
     html = render(tmp_path, {("03", "2"): "median 1.3× (1 to <2>), 5 machines", ("07", "1"): "of another lab"})
     assert html.count('<th scope="col">the room</th>') == 1
     assert re.findall(r'<td data-head="the room">(.*?)</td>', html) == ["", "median 1.3× (1 to &lt;2&gt;), 5 machines"]
@@ -219,24 +221,24 @@ def test_a_rooms_results_are_next_to_ones_own_guesses(tmp_path):
     assert "no results yet" in render(tmp_path, {}, "The room has no results yet.")
 
 
-def test_each_disturbed_figure_is_named_at_the_top(tmp_path):
-    leave(tmp_path, "02", table=table(("CNN", "", "96×", "", BUSY), ("quiet", "", "2×", "")))
+def test_each_disturbed_figure_is_listed_at_the_top(tmp_path):
+    write_results(tmp_path, "02", table=table(("CNN", "", "96×", "", BUSY), ("quiet", "", "2×", "")))
     before = render(tmp_path).partition("<h2>")[0]
     assert "<li>lab 02: CNN</li>" in before
     assert "quiet" not in before
 
 
-def test_the_steps_come_first_and_guesses_stand_beside_their_figures(tmp_path):
-    step = {"text": "1.31× (1.20 to 1.40)", "numbers": OWN.numbers(), "busy": False, "share": 37.0}
+def test_speed_ups_come_first_and_guesses_appear_with_their_figures(tmp_path):
+    step = {"text": "1.31× (1.20 to 1.40)", "numbers": TWICE.numbers(), "busy": False, "share": 37.0}
     guess = {"question": "threads <2>", "guess": "2×", "here": "1.31× (1.20 to 1.40)"}
-    leave(tmp_path, "03", steps={"threads": step}, guesses={"1": guess, "2": dict.fromkeys(guess, "")})
+    write_results(tmp_path, "03", steps={"threads": step}, guesses={"1": guess, "2": dict.fromkeys(guess, "")})
     page = render(tmp_path)
     assert page.index("Speed-ups on this machine") < page.index(catalogue.find("03").title)
-    assert "threads set vs left alone (lab 03): 2.10× (1.90 to 2.30), 37% of limit." in page
+    assert "threads set vs default (lab 03): 2.10× (1.90 to 2.30), 37% of limit." in page
     assert page.count('<td data-head="you">') == 1
     assert "threads &lt;2&gt;" in page
 
 
-def test_without_steps_and_guesses_the_page_has_no_place_for_them(page):
+def test_without_steps_and_guesses_the_page_has_no_sections_for_them(page):
     assert "Speed-ups on this machine" not in page
-    assert "Guessed and measured" not in page
+    assert "Guesses and measurements" not in page

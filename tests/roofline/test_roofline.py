@@ -1,4 +1,4 @@
-"""The machine's limits are measured, kept for the right machine, and compared with as they should be."""
+"""Tests of measuring, caching and showing the machine's limits."""
 
 import dataclasses
 import functools
@@ -40,11 +40,11 @@ MEASURED = {
     "others": {"share": 0.0, "throttled": 0.0, "busy": False, "why": ""},
 }
 LIMITS = measure._limits(MEASURED | {"when": "2026-01-01 10:00"}, ("AVX", "AVX2", "AVX-512", "VNNI", "BF16"))
-HERE = dataclasses.replace(machine(2, gib=8, isa=LIMITS.isa), memory_free=4 * GIB)
+HOST = dataclasses.replace(machine(2, gib=8, isa=LIMITS.isa), memory_free=4 * GIB)
 
 
 class Measurements:
-    """Stands in for the real measurement; counts, and gives a float32 peak of 101, 102, …"""
+    """A stub for the real measurement, which counts calls and returns a float32 peak of 101, 102, …"""
 
     def __init__(self):
         self.count = 0
@@ -60,28 +60,28 @@ class Measurements:
 @pytest.fixture
 def measurements(monkeypatch) -> Measurements:
     monkeypatch.setattr(measure, "_measure", measurements := Measurements())
-    monkeypatch.setattr(measure, "usable_machine", lambda: HERE)
+    monkeypatch.setattr(measure, "usable_machine", lambda: HOST)
     return measurements
 
 
-# --- What is made of the limits ---
+# --- Figures derived from the limits ---
 
 
-def test_the_roof_rises_with_intensity_up_to_the_peak():
+def test_the_roofline_rises_with_intensity_up_to_the_peak():
     assert LIMITS.bandwidth == 20
     assert LIMITS.attainable(1) == 20
     assert LIMITS.attainable(9.5) == 190
     assert LIMITS.attainable(10) == LIMITS.attainable(1000) == LIMITS.attainable(math.inf) == 200
     assert LIMITS.attainable(10, "int8") == 200
     assert LIMITS.attainable(50, "int8") == 800
-    assert [LIMITS.ridge(kind) for kind in measure.INSTRUCTIONS] == [10, 20, 40]
+    assert [LIMITS.ridge(dtype) for dtype in measure.INSTRUCTIONS] == [10, 20, 40]
 
 
-def test_a_limit_has_the_interval_of_its_repetitions_and_is_inside_it():
+def test_a_limit_is_inside_the_interval_of_its_repetitions():
     runs = {"float32": [190.0, 195.0, 50.0, 200.0, 192.0], "memory": [20.0, 19.99, 19.98]}
     limits = dataclasses.replace(LIMITS, runs=runs)
     peak = limits.measured("float32")
-    fast = [192.0, 195.0, 200.0]  # a slow run says nothing of a limit
+    fast = [192.0, 195.0, 200.0]  # slow runs don't count
     half = stats.t.ppf(0.975, 2) * np.log(fast).std(ddof=1) / math.sqrt(3)
     assert peak.value == limits.peak("float32") == 200
     assert peak.low == pytest.approx(stats.gmean(fast) * math.exp(-half))
@@ -89,17 +89,17 @@ def test_a_limit_has_the_interval_of_its_repetitions_and_is_inside_it():
     memory = limits.measured("memory")
     assert memory.low < memory.value == 20 < memory.high
     assert (str(peak)[:12], str(memory)[:9]) == ("200 GFLOP/s ", "20.0 GB/s")
-    assert str(limits.measured("int8")) == "800 GOP/s", "kept by an earlier version, without repetitions"
+    assert str(limits.measured("int8")) == "800 GOP/s", "cached by an earlier version, without repetitions"
 
 
-def test_the_limit_of_reading_is_the_fastest_reader_and_not_what_also_writes():
+def test_the_read_limit_is_the_fastest_reader_not_a_stream_that_writes():
     limits = dataclasses.replace(LIMITS, runs={"reading": [17.9, 18.0, 17.8]})
     reading = limits.measured("reading")
     assert (limits.reader, reading.value, reading.unit) == ("four streams in C", 18, "GB/s")
     assert reading.low < 18 <= reading.high < limits.bandwidth
     text = shown(limits)
-    assert "reading alone 18.0 GB/s" in text
-    assert "the fastest reader: four streams in C" in text
+    assert "read-only 18.0 GB/s" in text
+    assert "fastest reader: four streams in C" in text
 
 
 @pytest.mark.parametrize(
@@ -113,31 +113,31 @@ def test_the_limit_of_reading_is_the_fastest_reader_and_not_what_also_writes():
         (("NEON", "DotProd", "SVE"), ["bfloat16"]),
     ],
 )
-def test_what_the_cpu_has_no_instructions_for_is_emulated(isa, emulated):
+def test_dtypes_without_instructions_are_emulated(isa, emulated):
     limits = dataclasses.replace(LIMITS, isa=isa)
     assert limits.as_dict()["emulated"] == emulated
     assert (shown(limits).count("emulated"), shown(limits).count("no instructions")) == (len(emulated),) * 2
 
 
-# --- What is kept ---
+# --- The cache ---
 
 
-def test_measured_once_and_kept(measurements, tmp_path):
+def test_limits_are_measured_once_and_cached(measurements, tmp_path):
     first = measure.limits(folder=tmp_path)
     assert first.peak("float32") == 101
     assert measure.limits(folder=tmp_path) == first
     assert measurements.count == 1
 
 
-def test_small_products_are_not_kept(measurements, tmp_path):
+def test_limits_from_small_matmuls_are_not_cached(measurements, tmp_path):
     assert measure.limits(folder=tmp_path, quick=True).peak("float32") == 101
     assert not list(tmp_path.iterdir())
-    kept = measure.limits(folder=tmp_path)
-    assert measure.limits(folder=tmp_path, quick=True) == kept
+    cached = measure.limits(folder=tmp_path)
+    assert measure.limits(folder=tmp_path, quick=True) == cached
 
 
 @pytest.mark.parametrize(
-    "other",
+    "difference",
     [
         {"model": "Another CPU"},
         {"isa": ("AVX", "AVX2")},
@@ -145,25 +145,25 @@ def test_small_products_are_not_kept(measurements, tmp_path):
         {"quota": 1.0},
         {"numa": ((0,), (1,))},
     ],
-    ids=lambda other: next(iter(other)),
+    ids=lambda difference: next(iter(difference)),
 )
-def test_kinds_of_machine_that_share_a_folder_are_not_mixed_up(measurements, tmp_path, monkeypatch, other):
+def test_different_machines_can_share_a_cache_folder(measurements, tmp_path, monkeypatch, difference):
     measure.limits(folder=tmp_path)
-    monkeypatch.setattr(measure, "usable_machine", lambda: dataclasses.replace(HERE, **other))
+    monkeypatch.setattr(measure, "usable_machine", lambda: dataclasses.replace(HOST, **difference))
     assert measure.limits(folder=tmp_path).peak("float32") == 102
-    monkeypatch.setattr(measure, "usable_machine", lambda: HERE)
+    monkeypatch.setattr(measure, "usable_machine", lambda: HOST)
     assert measure.limits(folder=tmp_path).peak("float32") == 101
     assert measurements.count == 2
 
 
-def test_what_the_machine_could_do_without_newer_instructions_is_kept_apart(measurements, tmp_path, monkeypatch):
-    monkeypatch.setattr(measure, "usable_machine", lambda: dataclasses.replace(HERE, isa=(*HERE.isa, "AMX")))
-    own = measure.limits(folder=tmp_path)
+def test_limits_under_a_cap_are_cached_separately(measurements, tmp_path, monkeypatch):
+    monkeypatch.setattr(measure, "usable_machine", lambda: dataclasses.replace(HOST, isa=(*HOST.isa, "AMX")))
+    uncapped = measure.limits(folder=tmp_path)
     capped = measure.limits(folder=tmp_path, cap="AVX512_CORE_BF16")
     assert measurements.caps == [None, "AVX512_CORE_BF16"]
-    assert (capped.peak("float32"), capped.isa) == (102, HERE.isa)
+    assert (capped.peak("float32"), capped.isa) == (102, HOST.isa)
     assert measure.limits(folder=tmp_path, cap="AVX512_CORE_BF16") == capped
-    assert measure.limits(folder=tmp_path) == own
+    assert measure.limits(folder=tmp_path) == uncapped
     assert measure.limits(folder=tmp_path, cap="AVX512_CORE").as_dict()["emulated"] == ["bfloat16", "int8"]
     with pytest.raises(LabError, match="no cap 'AVX'"):
         measure.limits(folder=tmp_path, cap="AVX")
@@ -171,37 +171,37 @@ def test_what_the_machine_could_do_without_newer_instructions_is_kept_apart(meas
 
 DAMAGE = {
     "empty": lambda text: "",
-    "cut off": lambda text: text[: len(text) // 2],
-    "of another machine": lambda text: text.replace("Made-up CPU", "Another CPU"),
-    "no number": lambda text: text.replace("400.0", '"fast"'),
+    "truncated": lambda text: text[: len(text) // 2],
+    "of another machine": lambda text: text.replace("Synthetic CPU", "Another CPU"),
+    "not a number": lambda text: text.replace("400.0", '"fast"'),
     "a figure missing": lambda text: text.replace('"int8"', '"int4"'),
 }
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_a_damaged_file_is_measured_anew(measurements, tmp_path, damage):
+def test_a_damaged_cache_is_measured_again(measurements, tmp_path, damage):
     measure.limits(folder=tmp_path)
     (file,) = tmp_path.iterdir()
-    sound = file.read_text()
-    assert sound != DAMAGE[damage](sound)
-    file.write_text(DAMAGE[damage](sound))
+    text = file.read_text()
+    assert text != DAMAGE[damage](text)
+    file.write_text(DAMAGE[damage](text))
     assert measure.limits(folder=tmp_path).peak("float32") == 102
     assert measure.limits(folder=tmp_path).peak("float32") == 102
 
 
-def test_a_lab_goes_on_with_limits_that_cannot_be_kept(measurements, tmp_path, capsys):
+def test_a_lab_continues_if_limits_cannot_be_cached(measurements, tmp_path, capsys):
     (tmp_path / "file").touch()
     for count in (1, 2):
         assert measure.limits(folder=tmp_path / "file").peak("float32") == 100 + count
-    told = capsys.readouterr().err
-    assert told.startswith("Warning: cannot write ")
-    assert told.count("\n") == 1
+    warnings = capsys.readouterr().err
+    assert warnings.startswith("Warning: cannot write ")
+    assert warnings.count("\n") == 1
 
 
-# --- The process that measures ---
+# --- The measuring process ---
 
 
-def test_it_is_free_of_the_callers_settings(monkeypatch):
+def test_the_callers_settings_do_not_reach_the_measurement(monkeypatch):
     calls = []
 
     def run(argv, env, timeout, on_line):
@@ -214,7 +214,7 @@ def test_it_is_free_of_the_callers_settings(monkeypatch):
     monkeypatch.setattr(processes, "run", run)
     for name in ("ONEDNN_MAX_CPU_ISA", "TF_ENABLE_ONEDNN_OPTS", "TF_NUM_INTRAOP_THREADS", "OMP_NUM_THREADS"):
         monkeypatch.setenv(name, "1")
-    monkeypatch.setenv("LD_LIBRARY_PATH", "/kept")
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/inherited")
     assert measure._measure(("AVX2", "AMX"), None, quick=False) == MEASURED
     ((argv, env),) = calls
     assert argv == [sys.executable, "-m", "labkit.roofline.peaks", "AVX2", "AMX"]
@@ -226,17 +226,17 @@ def test_it_is_free_of_the_callers_settings(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("ended", "told"),
+    ("completed", "message"),
     [
         (Completed(("Measuring …", "MemoryError"), 1, 2.0), r"\(exit status 1: MemoryError\)"),
         (Completed((), -9, 2.0), r"did memory run out\?"),
-        (Completed(("Measuring …",), None, 300.0), "not over after 300 s"),
+        (Completed(("Measuring …",), None, 300.0), "timed out after 300 s"),
         (Completed((), 0, 2.0), "it printed no figures"),
     ],
 )
-def test_a_measurement_that_fails_is_reported_in_one_line_and_nothing_is_kept(monkeypatch, tmp_path, ended, told):
-    monkeypatch.setattr(processes, "run", lambda *args, **more: ended)
-    with pytest.raises(LabError, match=told) as error:
+def test_a_failed_measurement_is_a_one_line_error_and_not_cached(monkeypatch, tmp_path, completed, message):
+    monkeypatch.setattr(processes, "run", lambda *args, **kwargs: completed)
+    with pytest.raises(LabError, match=message) as error:
         measure.limits(folder=tmp_path)
     assert "\n" not in str(error.value)
     assert "./lab doctor" in str(error.value)
@@ -249,31 +249,31 @@ from labkit.roofline import peaks
 from labkit.system.machine import this_machine
 peaks.main(this_machine().isa, quick=True)
 compiled = openvino.Core().compile_model(peaks.chain(256, quantised=True), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
-ran = [op.get_rt_info() for op in compiled.get_runtime_model().get_ops()]
-kinds = [info["runtimePrecision"].astype(str) for info in ran if info["layerType"].astype(str) == "FullyConnected"]
-print("products in", *kinds)
+infos = [op.get_rt_info() for op in compiled.get_runtime_model().get_ops()]
+dtypes = [info["runtimePrecision"].astype(str) for info in infos if info["layerType"].astype(str) == "FullyConnected"]
+print("matmuls in", *dtypes)
 """
 
 
 @pytest.mark.slow
 def test_a_small_real_measurement():
-    ended = processes.run([sys.executable, "-c", REAL], env={"TF_ENABLE_ONEDNN_OPTS": 1}, timeout=200)
-    assert not ended.failure, ended.lines
-    found = next(json.loads(line) for line in ended.lines if line.startswith("{"))
-    limits = measure._limits(found | {"when": "now"}, this_machine().isa)
-    assert min(*(limits.peak(kind) for kind in measure.INSTRUCTIONS), *limits.streams.values()) > 0
+    completed = processes.run([sys.executable, "-c", REAL], env={"TF_ENABLE_ONEDNN_OPTS": 1}, timeout=200)
+    assert not completed.failure, completed.lines
+    figures = next(json.loads(line) for line in completed.lines if line.startswith("{"))
+    limits = measure._limits(figures | {"when": "now"}, this_machine().isa)
+    assert min(*(limits.peak(dtype) for dtype in measure.INSTRUCTIONS), *limits.streams.values()) > 0
     assert all(limits.measured(what).low > 0 for what in ("memory", "reading", *measure.INSTRUCTIONS))
     assert all(max(runs) == limits.measured(what).value for what, runs in limits.runs.items())
     assert limits.others.share is None or 0 <= limits.others.share <= 1
     assert limits.streams.keys() == {"copy", "add", readers.MATMUL, *readers.by_core()}
-    assert [line for line in ended.lines if line.startswith("Measuring")] != []
-    assert all(0 < each["speed"] < 1e7 for each in limits.instructions.values())
-    assert set(limits.instructions) <= {kind for kind in measure.INSTRUCTIONS if not limits.emulated(kind)}
+    assert [line for line in completed.lines if line.startswith("Measuring")] != []
+    assert all(0 < instruction["speed"] < 1e7 for instruction in limits.instructions.values())
+    assert set(limits.instructions) <= {dtype for dtype in measure.INSTRUCTIONS if not limits.emulated(dtype)}
     if not limits.emulated("int8"):
-        assert f"products in{' u8' * peaks.CHAIN_LENGTH}" in ended.lines
+        assert f"matmuls in{' u8' * peaks.CHAIN_LENGTH}" in completed.lines
 
 
-# --- How it is measured ---
+# --- Methods ---
 
 
 @pytest.mark.parametrize(
@@ -286,7 +286,7 @@ def test_a_small_real_measurement():
         (("AVX",), (None, None, None)),
     ],
 )
-def test_no_instruction_is_tried_that_the_cpu_lacks(isa, names, monkeypatch, capsys):
+def test_instructions_that_the_cpu_lacks_are_not_tried(isa, names, monkeypatch, capsys):
     tried = []
 
     def speed(function, operations, machine):
@@ -295,67 +295,67 @@ def test_no_instruction_is_tried_that_the_cpu_lacks(isa, names, monkeypatch, cap
 
     monkeypatch.setattr(instructions, "speed", speed)
     instructions.main(isa)
-    found = json.loads(capsys.readouterr().out)
-    for kind, name in zip(measure.INSTRUCTIONS, names, strict=True):
-        assert (name is None) == (kind not in found)
-        assert name is None or found[kind]["instruction"].split()[0] == name
+    fastest = json.loads(capsys.readouterr().out)
+    for dtype, name in zip(measure.INSTRUCTIONS, names, strict=True):
+        assert (name is None) == (dtype not in fastest)
+        assert name is None or fastest[dtype]["instruction"].split()[0] == name
     assert not [name for name in tried if name.endswith("avx512") and "AVX-512" not in isa]
     assert not [name for name in tried if name.endswith("amx") and "AMX" not in isa]
 
 
-def test_without_a_compiler_the_peak_on_paper_is_left_out(monkeypatch, capsys):
+def test_without_a_compiler_the_instruction_peak_is_left_out(monkeypatch, capsys):
     monkeypatch.setattr(instructions.preload, "library", lambda source, spare: None)
     instructions.main(["AVX2"])
     assert json.loads(capsys.readouterr().out) == {}
     text = shown(dataclasses.replace(LIMITS, instructions={}))
     assert "no C compiler" in text
-    assert "on paper," not in text
+    assert "instruction peak," not in text
 
 
-def a_product(seconds: float, ran: list[int], monkeypatch):
-    """Give products of n³ operations that take `seconds` for n = 1, and a clock that goes with them."""
+def fake_matmul(seconds: float, calls: list[int], monkeypatch):
+    """Return a factory of matmuls with n³ operations that take `seconds` for n = 1 on a fake clock."""
     clock = [0.0]
     monkeypatch.setattr(peaks.time, "perf_counter", lambda: clock[0])
 
-    def product(n: int):
+    def make_matmul(n: int):
         def multiply() -> None:
-            ran.append(n)
+            calls.append(n)
             clock[0] += seconds * n**3
 
         return multiply, 1e9 * n**3
 
-    return product
+    return make_matmul
 
 
-def test_sizes_grow_until_a_product_takes_long(monkeypatch):
-    ran = []
-    product = a_product(0.02, ran, monkeypatch)
-    speeds, n = peaks.peak(product, HERE, sizes=(1, 2, 4, 8))
+def test_sizes_grow_until_a_matmul_takes_long(monkeypatch):
+    calls = []
+    make_matmul = fake_matmul(0.02, calls, monkeypatch)
+    speeds, n = peaks.peak(make_matmul, HOST, sizes=(1, 2, 4, 8))
     assert (max(speeds), n) == (pytest.approx(50), 1)
-    assert sorted(set(ran)) == [1, 2]  # 0.02 s and 0.16 s
-    assert ran.count(1) == len(speeds) + 1, "one run that does not count"
-    assert ran.count(2) == peaks.MIN_RUNS + 1
+    assert sorted(set(calls)) == [1, 2]  # 0.02 s and 0.16 s
+    assert calls.count(1) == len(speeds) + 1, "one warm-up run"
+    assert calls.count(2) == peaks.MIN_RUNS + 1
 
 
 def test_sizes_that_do_not_fit_into_memory_are_left_out(monkeypatch):
-    ran = []
-    product = a_product(1e-12, ran, monkeypatch)
+    calls = []
+    make_matmul = fake_matmul(1e-12, calls, monkeypatch)
     monkeypatch.setattr(peaks, "MIN_DURATION_S", 0)
-    peaks.peak(product, dataclasses.replace(HERE, memory_free=4 * 16 * 2048**2), sizes=(512, 2048, 4096))
-    assert sorted(set(ran)) == [512, 2048]
+    peaks.peak(make_matmul, dataclasses.replace(HOST, memory_free=4 * 16 * 2048**2), sizes=(512, 2048, 4096))
+    assert sorted(set(calls)) == [512, 2048]
 
 
-def test_runs_of_a_team_alternate_and_each_of_its_threads_has_its_own_core_and_memory():
-    two, ran = dataclasses.replace(HERE, quota=2.0), []  # with a quota, no thread is bound to a core
+def test_runs_of_a_team_alternate_on_each_thread():
+    two, calls = dataclasses.replace(HOST, quota=2.0), []  # with a quota, threads aren't pinned
 
     def prepare(place: int) -> together.Runs:
-        return {name: functools.partial(ran.append, (place, name)) for name in ("one", "other")}
+        return {name: functools.partial(calls.append, (place, name)) for name in ("first", "second")}
 
     seconds = together.Team(two, prepare).seconds(3)
-    assert {name: len(times) for name, times in seconds.items()} == {"one": 3, "other": 3}
-    assert min(*seconds["one"], *seconds["other"]) > 0
+    assert {name: len(times) for name, times in seconds.items()} == {"first": 3, "second": 3}
+    assert min(*seconds["first"], *seconds["second"]) > 0
     for place in range(2):
-        assert [name for thread, name in ran if thread == place] == ["one", "other"] * 3
+        assert [name for thread, name in calls if thread == place] == ["first", "second"] * 3
 
 
 def test_every_reader_reads_the_whole_array():
@@ -365,18 +365,18 @@ def test_every_reader_reads_the_whole_array():
         assert reader(array) == pytest.approx(float(expected), rel=1e-4), name
 
 
-def test_without_a_compiler_numpy_reads(monkeypatch):
+def test_without_a_compiler_only_numpy_reads(monkeypatch):
     monkeypatch.setattr(readers.preload, "library", lambda source, spare: None)
     assert readers.by_core().keys() == {readers.MAXIMUM}
 
 
-def test_the_speed_of_memory_is_that_of_its_fastest_reader(monkeypatch):
+def test_read_speed_is_that_of_the_fastest_reader(monkeypatch):
     monkeypatch.setattr(readers, "SETTLE_S", 0)
     memory = readers.Memory(this_machine(), 2**22)
     assert [memory.read() for _ in range(3)] == [max(speeds.values()) for speeds in memory.rounds]
     assert all(speeds.keys() == {readers.MATMUL, *readers.by_core()} for speeds in memory.rounds)
-    memory.rounds = [{"one": 3.0, "other": 2.0}, {"one": 1.0, "other": 2.0}, {"one": 1.0, "other": 3.0}]
-    assert memory.fastest == "other"
+    memory.rounds = [{"a": 3.0, "b": 2.0}, {"a": 1.0, "b": 2.0}, {"a": 1.0, "b": 3.0}]
+    assert memory.fastest == "b"
 
 
 def test_last_level_caches_are_counted_once_each(tmp_path):
@@ -396,7 +396,7 @@ def test_last_level_caches_are_counted_once_each(tmp_path):
     assert peaks.last_level_cache([9], tmp_path) == peaks.DEFAULT_CACHE_BYTES
 
 
-# --- What is shown ---
+# --- Output ---
 
 
 def shown(limits: Limits) -> str:
@@ -406,27 +406,27 @@ def shown(limits: Limits) -> str:
     return " ".join(output.getvalue().split())
 
 
-def test_the_screen_tells_figures_and_what_they_mean():
+def test_limits_are_shown_with_explanations():
     text = shown(LIMITS)
     assert "300 GFLOP/s TensorFlow, n = 4,096" in text
-    assert "1,000 GFLOP/s the instruction's peak, AMX TDPBF16PS, of which the product reaches 40%" in text
-    for told in ("200 GFLOP/s", "800 GOP/s", "20.0 GB/s", "4.0 × float32", "10 in float32, 20 in bfloat16, 40 in int8"):
-        assert told in text
+    assert "1,000 GFLOP/s instruction peak, AMX TDPBF16PS; the matmul reaches 40%" in text
+    for part in ("200 GFLOP/s", "800 GOP/s", "20.0 GB/s", "4.0 × float32", "10 in float32, 20 in bfloat16, 40 in int8"):
+        assert part in text
     assert "--again" not in text
 
 
-def test_figures_of_a_busy_machine_are_marked_so():
+def test_figures_of_a_busy_machine_are_marked():
     others = {"share": 0.63, "throttled": 0.0, "busy": True, "why": ""}
     text = shown(measure._limits(MEASURED | {"when": "now", "others": others}, LIMITS.isa))
     assert "⚠ Meanwhile, other work took 63% of the cores." in text
     assert "run ./lab roofline --again when the machine is quiet" in text
 
 
-def test_the_command_gives_programs_all_of_it(monkeypatch):
-    asked = []
-    monkeypatch.setattr(measure, "limits", lambda again: asked.append(again) or LIMITS)
-    done = CliRunner().invoke(cli.application(), ["roofline", "--json", "--again"])
-    assert (done.exit_code, asked) == (0, [True])
-    assert json.loads(done.stdout) == json.loads(json.dumps(LIMITS.as_dict()))
-    assert json.loads(done.stdout)["bandwidth"] == 20
+def test_the_json_output_is_complete(monkeypatch):
+    calls = []
+    monkeypatch.setattr(measure, "limits", lambda again: calls.append(again) or LIMITS)
+    result = CliRunner().invoke(cli.application(), ["roofline", "--json", "--again"])
+    assert (result.exit_code, calls) == (0, [True])
+    assert json.loads(result.stdout) == json.loads(json.dumps(LIMITS.as_dict()))
+    assert json.loads(result.stdout)["bandwidth"] == 20
     assert "200 GFLOP/s" in CliRunner().invoke(cli.application(), ["roofline"]).stdout

@@ -1,4 +1,4 @@
-"""Root is told whether other accounts can use an environment: here, made-up ones beside this one."""
+"""Root can check whether other accounts can use an environment: tested with synthetic environments and this one."""
 
 import os
 import stat
@@ -16,15 +16,15 @@ if os.geteuid() != 0:
 
 @pytest.fixture
 def place():
-    """Make a folder that all can enter: pytest's own are below closed ones."""
-    with tempfile.TemporaryDirectory(dir="/tmp") as made:
-        Path(made).chmod(0o755)
-        yield Path(made)
+    """Make a folder that everyone can enter: pytest's folders are below closed ones."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
 
 
 @pytest.fixture
 def python(place, monkeypatch):
-    """Have a program in Python's place; give what writes it, and returns its folder."""
+    """Replace Python with a program; return a function that writes the program and returns its folder."""
     program = place / "closed" / "python"
     program.parent.mkdir()
     monkeypatch.setattr(sys, "executable", str(program))
@@ -39,12 +39,12 @@ def python(place, monkeypatch):
     return write
 
 
-def test_one_that_runs_from_the_same_place_will_do(python, place):
+def test_python_with_the_same_prefix_is_accepted(python, place):
     python(f"echo {place}")
     assert account_access.problem() == ""
 
 
-def test_it_is_tried_without_any_of_roots_rights(python, place):
+def test_the_trial_has_none_of_roots_capabilities(python, place):
     python(f"grep -q 'CapEff:.0*$' /proc/self/status && [ $(id -u) = 65534 ] && echo {place}")
     assert account_access.problem() == ""
 
@@ -57,17 +57,17 @@ def test_a_closed_folder_is_named(python, place):
     assert "Permission denied" in account_access.problem()
 
 
-def test_a_python_that_goes_on_with_anothers_files_will_not_do(python):
+def test_a_python_that_falls_back_to_anothers_files_is_rejected(python):
     python("echo /usr")
     assert account_access.problem().endswith("closed/python can't be used")
 
 
-def test_what_python_says_is_told(python):
+def test_pythons_error_is_reported(python):
     python("echo 'ModuleNotFoundError: labkit' >&2; exit 1")
     assert account_access.problem() == "ModuleNotFoundError: labkit"
 
 
-def test_this_environment_is_judged_by_the_folders_above_it():
+def test_this_environment_is_judged_by_its_parent_folders():
     above = [*Path(os.path.realpath(sys.executable)).parents, *account_access.ROOT.parents]
     if account_access.problem() == "":
         assert all(folder.stat().st_mode & stat.S_IXOTH for folder in above)

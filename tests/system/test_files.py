@@ -1,4 +1,4 @@
-"""A file is whole or not there, and what keeps it from being written is one line with what to do."""
+"""Writes are atomic, and errors are one line with a remedy."""
 
 import errno
 import os
@@ -21,7 +21,7 @@ def listed(folder):
 
 
 @pytest.mark.parametrize("content", ["text – with more than ASCII\n", b"\x00bytes", "", "x" * 10_000_000])
-def test_all_of_it_is_there_and_nothing_else(tmp_path, content):
+def test_the_whole_content_is_written_and_no_other_file(tmp_path, content):
     path = tmp_path / "a name with spaces"
     for _ in range(2):
         files.write(path, content)
@@ -29,7 +29,7 @@ def test_all_of_it_is_there_and_nothing_else(tmp_path, content):
         assert listed(tmp_path) == [path.name]
 
 
-def test_a_new_file_has_the_mode_that_the_umask_gives_and_an_old_one_keeps_its_own(tmp_path):
+def test_new_files_follow_the_umask_and_existing_ones_keep_their_mode(tmp_path):
     before = os.umask(0o027)
     try:
         files.write(tmp_path / "new", "x")
@@ -41,7 +41,7 @@ def test_a_new_file_has_the_mode_that_the_umask_gives_and_an_old_one_keeps_its_o
     assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o755
 
 
-def test_a_link_stays_one_and_what_it_leads_to_is_written(tmp_path):
+def test_a_link_stays_and_its_target_is_written(tmp_path):
     (tmp_path / "far").mkdir()
     (tmp_path / "link").symlink_to("far/file")
     for text in ("one", "two"):
@@ -59,7 +59,7 @@ WRITE = (
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left on device")])
 @pytest.mark.parametrize("at", ["fsync", "fchmod"])
-def test_stopped_it_leaves_what_was_there_and_nothing_beside_it(tmp_path, monkeypatch, stop, at):
+def test_an_interrupted_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch, stop, at):
     path = tmp_path / "file"
     path.write_text("before")
 
@@ -73,11 +73,11 @@ def test_stopped_it_leaves_what_was_there_and_nothing_beside_it(tmp_path, monkey
     assert listed(tmp_path) == ["file"]
 
 
-# --- What keeps it from being written ---
+# --- Errors ---
 
 
 def as_nobody(program, *arguments):
-    """Run a program as an ordinary user, and give its last line."""
+    """Run a program as an ordinary user, and return its last line."""
     code = (
         f"import os; os.setgroups([]); os.setgid(65534); os.setuid(65534)\n{program}" if os.geteuid() == 0 else program
     )
@@ -90,23 +90,23 @@ def as_nobody(program, *arguments):
     return ended.stderr.splitlines()[-1]
 
 
-def test_a_folder_that_is_write_protected_is_reported_with_what_to_do(tmp_path):
+def test_a_write_protected_folder_is_reported_with_a_remedy(tmp_path):
     for above in (tmp_path, *tmp_path.parents[:2]):
         above.chmod(0o755)
-    (tmp_path / "kept").mkdir()
-    (tmp_path / "kept" / "file").write_text("before")
-    (tmp_path / "kept").chmod(0o555)
+    (tmp_path / "closed").mkdir()
+    (tmp_path / "closed" / "file").write_text("before")
+    (tmp_path / "closed").chmod(0o555)
     try:
-        line = as_nobody(WRITE, tmp_path / "kept" / "file")
+        line = as_nobody(WRITE, tmp_path / "closed" / "file")
     finally:
-        (tmp_path / "kept").chmod(0o755)
+        (tmp_path / "closed").chmod(0o755)
     assert line.startswith("labkit.system.files.NotWritten: cannot write ")
-    assert "kept/file: Permission denied. Change its mode (ls -ld shows it, and the owner)" in line
-    assert (tmp_path / "kept" / "file").read_text() == "before"
-    assert listed(tmp_path / "kept") == ["file"]
+    assert "closed/file: Permission denied. Change its mode (ls -ld shows it, and the owner)" in line
+    assert (tmp_path / "closed" / "file").read_text() == "before"
+    assert listed(tmp_path / "closed") == ["file"]
 
 
-def test_a_file_that_is_write_protected_is_not_replaced(tmp_path):
+def test_a_write_protected_file_is_not_replaced(tmp_path):
     for above in (tmp_path, *tmp_path.parents[:2]):
         above.chmod(0o755)
     (tmp_path / "open").mkdir()
@@ -128,23 +128,23 @@ getattr(files, sys.argv[1])(Path(sys.argv[2]), "x" * 5000)
 
 
 @pytest.mark.parametrize(
-    ("number", "told"),
+    ("number", "message"),
     [
-        (errno.ENOSPC, "No space left on device. Free some space on that disk (df -h), then do it again."),
+        (errno.ENOSPC, "No space left on device. Free some space on that disk (df -h), then try again."),
         (errno.EDQUOT, "Disk quota exceeded. Your quota is used up: delete what you no longer need"),
-        (errno.EROFS, "Read-only file system. Work in a copy that is your own"),
+        (errno.EROFS, "Read-only file system. Work in a copy of your own on a writable disk"),
         (errno.EACCES, "Permission denied. Change its mode"),
-        (errno.EIO, "Input/output error. Name another place to write to."),
+        (errno.EIO, "Input/output error. Write to another path."),
     ],
 )
-def test_each_fault_says_what_to_do_in_one_line(tmp_path, number, told):
+def test_each_error_is_one_line_with_a_remedy(tmp_path, number, message):
     with pytest.raises(LabError) as raised, files.writing(tmp_path / "x"):
         raise OSError(number, os.strerror(number))
-    assert str(raised.value).startswith(f"cannot write {tmp_path}/x: {told}")
+    assert str(raised.value).startswith(f"cannot write {tmp_path}/x: {message}")
     assert "\n" not in str(raised.value)
 
 
-def test_what_tensorflow_says_of_a_full_disk_is_understood():
+def test_tensorflows_message_about_a_full_disk_is_understood():
     error = files.system_error(Exception("/data/x; No space left on device [Op:SaveV2] name: "))
     assert (error.errno, error.strerror) == (errno.ENOSPC, "No space left on device")
     assert files.system_error(Exception("something else")).errno == 0
@@ -153,13 +153,13 @@ def test_what_tensorflow_says_of_a_full_disk_is_understood():
 # --- Lines ---
 
 
-def test_lines_are_added(tmp_path):
+def test_lines_are_appended(tmp_path):
     for line in ("one", "zwölf"):
         files.append(tmp_path / "log", line)
     assert (tmp_path / "log").read_text() == "one\nzwölf\n"
 
 
-def test_a_line_that_does_not_fit_is_taken_back(tmp_path):
+def test_a_line_that_does_not_fit_is_removed(tmp_path):
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     path = tmp_path / "log"
     files.append(path, "one")
@@ -174,21 +174,21 @@ def test_a_line_that_does_not_fit_is_taken_back(tmp_path):
     assert path.read_text() == "one\n"
 
 
-# --- What goes on ---
+# --- Warnings ---
 
 
-def test_the_same_warning_comes_once(tmp_path, capsys):
+def test_the_same_warning_is_printed_once(tmp_path, capsys):
     for _ in range(3):
         files.warn(f"{tmp_path} is amiss.")
     assert capsys.readouterr().err == f"Warning: {tmp_path} is amiss.\n"
 
 
-# --- What somebody else made ---
+# --- Files that others made ---
 
 
 def a_socket(path):
-    with socket.socket(socket.AF_UNIX) as made:
-        made.bind(path.name)
+    with socket.socket(socket.AF_UNIX) as opened:
+        opened.bind(path.name)
 
 
 def a_huge_file(path):
@@ -197,35 +197,35 @@ def a_huge_file(path):
 
 
 ODD_FILES = {
-    "a pipe": (os.mkfifo, "no regular file"),
-    "a socket": (a_socket, "no regular file"),
-    "a device": (lambda path: path.symlink_to("/dev/zero"), "no regular file"),
-    "a terminal": (lambda path: path.symlink_to("/dev/tty"), "no regular file"),
+    "a pipe": (os.mkfifo, "not a regular file"),
+    "a socket": (a_socket, "not a regular file"),
+    "a device": (lambda path: path.symlink_to("/dev/zero"), "not a regular file"),
+    "a terminal": (lambda path: path.symlink_to("/dev/tty"), "not a regular file"),
     "a folder": (Path.mkdir, "Is a directory"),
-    "a circle": (lambda path: path.symlink_to(path.name), "Too many levels"),
+    "a loop": (lambda path: path.symlink_to(path.name), "Too many levels"),
     "a link to nothing": (lambda path: path.symlink_to("nothing"), "No such file"),
     "a huge file": (a_huge_file, "more than 64 MiB"),
     "memory": (lambda path: path.symlink_to("/proc/self/mem"), "Input/output error"),
 }
 
 
-@pytest.mark.parametrize(("make", "told"), ODD_FILES.values(), ids=list(ODD_FILES))
-def test_what_is_no_file_to_be_read_is_refused_at_once(tmp_path, monkeypatch, make, told):
+@pytest.mark.parametrize(("make", "message"), ODD_FILES.values(), ids=list(ODD_FILES))
+def test_anything_but_a_regular_file_is_refused_at_once(tmp_path, monkeypatch, make, message):
     monkeypatch.chdir(tmp_path)
     make(tmp_path / "x")
     for read in (files.read, files.read_json):
-        with pytest.raises(OSError, match=told):
+        with pytest.raises(OSError, match=message):
             read(tmp_path / "x")
 
 
-def test_a_file_is_read_whole_and_one_of_proc_too(tmp_path):
+def test_files_are_read_whole_including_those_in_proc(tmp_path):
     (tmp_path / "x").write_bytes(b"x" * 3_000_000)
     assert files.read(tmp_path / "x") == b"x" * 3_000_000
     assert files.read(Path("/proc/self/stat")).startswith(b"%d " % os.getpid())
 
 
 @pytest.mark.parametrize("text", [b"", b"[" * 200_000, b"{", b"\xff", b"1" * 10_000])
-def test_what_is_no_json_is_a_value_error(tmp_path, text):
+def test_invalid_json_is_a_value_error(tmp_path, text):
     (tmp_path / "x").write_bytes(text)
     with pytest.raises(ValueError, match=r"."):
         files.read_json(tmp_path / "x")

@@ -6,26 +6,26 @@ import sys
 import pytest
 
 from labkit.system import paths
-from labkit.system.imports import uncollected
+from labkit.system.imports import gc_paused
 
 
-def test_what_is_imported_is_not_collected_and_what_comes_later_is():
+def test_garbage_collection_is_paused_during_imports_only():
     before = gc.get_freeze_count()
-    with uncollected():
+    with gc_paused():
         assert not gc.isenabled()
     assert gc.isenabled()
     assert gc.get_freeze_count() > before
 
 
-def printed(code: str, *places: object) -> str:
-    """Run code in a process of its own that finds modules in these places first, and return what it prints."""
-    environ = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, [*places, paths.ROOT]))}
+def printed(code: str, *folders: object) -> str:
+    """Run code in a new process that finds modules in these folders first, and return its output."""
+    environ = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, [*folders, paths.ROOT]))}
     done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-def test_keras_alone_does_without_what_it_can_do_without(tmp_path):
+def test_optional_libraries_are_hidden_from_keras_only(tmp_path):
     (tmp_path / "keras").mkdir()
     (tmp_path / "keras/__init__.py").write_text("try:\n    import sklearn\nexcept ImportError:\n    sklearn = None\n")
     (tmp_path / "sklearn.py").write_text("")
@@ -36,7 +36,7 @@ def test_keras_alone_does_without_what_it_can_do_without(tmp_path):
 
 
 @pytest.mark.slow
-def test_tensorflows_keras_has_no_need_of_them():
+def test_tensorflows_keras_does_not_need_them():
     light = "from labkit.system.imports import lighten_keras; lighten_keras(); import keras, sys"
     assert (
         printed(f"{light}; print(sys.modules.keys() & {{'sklearn', 'matplotlib'}}, keras.layers.Dense(1).units)")

@@ -1,4 +1,4 @@
-"""One measurement at a time has a measuring slot, whatever happens to it; a server's cores are divided into slots."""
+"""A measuring slot runs one measurement at a time, however that ends; a server's cores are partitioned into slots."""
 
 import itertools
 import os
@@ -14,11 +14,11 @@ import pytest
 
 from labkit.system import lease, load, locks, processes
 from labkit.system.errors import LabError
-from labkit.system.lease import Division
+from labkit.system.lease import Partition
 from labkit.system.machine import this_machine
 
-OWN = os.sched_getaffinity(0)
-SLOT = {min(OWN)}
+ALL_CPUS = os.sched_getaffinity(0)
+SLOT = {min(ALL_CPUS)}
 TIMEOUT_S = 30
 HOLDER = """
 import os, sys, time
@@ -32,9 +32,9 @@ with lease.take():
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch) -> Path:
-    """Divide this machine into one slot of one CPU; return the folder."""
+    """Partition this machine into one slot of one CPU; return the folder."""
     monkeypatch.setenv(lease.FOLDER_VARIABLE, str(tmp_path / "slots"))
-    lease.create(Division(tuple(OWN), (tuple(SLOT),), 1), tmp_path / "slots")
+    lease.create(Partition(tuple(ALL_CPUS), (tuple(SLOT),), 1), tmp_path / "slots")
     return tmp_path / "slots"
 
 
@@ -78,10 +78,10 @@ def test_waiting_ends_with_an_error(hold, monkeypatch):
     hold(1000).stdout.readline()
     with pytest.raises(LabError, match="no measuring slot was free"), lease.take():
         pass
-    assert os.sched_getaffinity(0) == OWN
+    assert os.sched_getaffinity(0) == ALL_CPUS
 
 
-def test_threads_and_children_are_on_the_slots_cores_and_back_afterwards(folder):
+def test_threads_and_children_move_to_the_slots_cores_and_back(folder):
     over = threading.Event()
     threads = [threading.Thread(target=over.wait, daemon=True) for _ in range(2)]
     threads[0].start()
@@ -91,26 +91,26 @@ def test_threads_and_children_are_on_the_slots_cores_and_back_afterwards(folder)
             pids = [child.pid, os.getpid(), *(thread.native_id for thread in threads)]
             assert [os.sched_getaffinity(pid) for pid in pids] == [SLOT] * 4
             assert not is_free(folder)
-        assert [os.sched_getaffinity(pid) for pid in pids] == [OWN] * 4
+        assert [os.sched_getaffinity(pid) for pid in pids] == [ALL_CPUS] * 4
         child.kill()
     assert is_free(folder)
     over.set()
 
 
-def test_processes_that_are_not_children_move_too_where_they_belong_to_the_measurement(folder):
+def test_other_processes_of_the_measurement_move_too(folder):
     orphan = subprocess.run(
         ["sh", "-c", "sleep 60 >/dev/null 2>&1 & echo $!"], check=True, capture_output=True, text=True
     )
     pid = int(orphan.stdout)
     with lease.take():
-        assert os.sched_getaffinity(pid) == OWN
+        assert os.sched_getaffinity(pid) == ALL_CPUS
     with load.watch(also=[pid], show=False):
         assert os.sched_getaffinity(pid) == SLOT
-    assert os.sched_getaffinity(pid) == OWN
+    assert os.sched_getaffinity(pid) == ALL_CPUS
     os.kill(pid, signal.SIGKILL)
 
 
-def test_what_a_holder_starts_uses_its_lease(folder):
+def test_children_of_a_holder_use_its_lease(folder):
     code = "from labkit.system import lease\nwith lease.take(): print(lease.is_held())"
     with lease.take():
         inner = processes.run([sys.executable, "-c", code], timeout=TIMEOUT_S)
@@ -119,14 +119,14 @@ def test_what_a_holder_starts_uses_its_lease(folder):
     assert not lease.is_held()
 
 
-def test_an_interrupt_gives_the_slot_back(folder):
+def test_an_interrupt_releases_the_slot(folder):
     with pytest.raises(KeyboardInterrupt), lease.take():
         signal.raise_signal(signal.SIGINT)
     assert is_free(folder)
-    assert os.sched_getaffinity(0) == OWN
+    assert os.sched_getaffinity(0) == ALL_CPUS
 
 
-def test_a_machine_that_is_not_divided_has_no_leases(monkeypatch, tmp_path):
+def test_an_unpartitioned_machine_has_no_leases(monkeypatch, tmp_path):
     monkeypatch.delenv(lease.FOLDER_VARIABLE, raising=False)
     with lease.take():
         assert not lease.is_held()
@@ -135,17 +135,17 @@ def test_a_machine_that_is_not_divided_has_no_leases(monkeypatch, tmp_path):
         assert not lease.is_held()
 
 
-def test_other_files_in_the_folder_and_cpus_out_of_reach_are_one_line(folder):
+def test_other_files_in_the_folder_and_unusable_cpus_are_one_line_errors(folder):
     (folder / "notes").touch()
     with pytest.raises(LabError, match=r"unusable.*notes"), load.watch():
         pass
     for file in folder.iterdir():
         file.unlink()
-    (folder / str(max(OWN) + 4096)).touch()
+    (folder / str(max(ALL_CPUS) + 4096)).touch()
     with pytest.raises(LabError, match="CPUAffinity="), lease.take():
         pass
     assert is_free(folder)
-    assert os.sched_getaffinity(0) == OWN
+    assert os.sched_getaffinity(0) == ALL_CPUS
 
 
 def test_outside_a_lease_the_usable_machine_is_as_large_as_a_slot(folder):
@@ -155,7 +155,7 @@ def test_outside_a_lease_the_usable_machine_is_as_large_as_a_slot(folder):
         assert set(lease.usable_machine().cpus) == SLOT
 
 
-# Dividing a machine
+# Partitioning a machine
 
 
 @pytest.mark.parametrize(
@@ -173,39 +173,39 @@ def test_outside_a_lease_the_usable_machine_is_as_large_as_a_slot(folder):
     ],
     ids=str,
 )
-def test_slots_are_whole_cores_that_nothing_else_has(machine, people, count, size):
-    division = lease.divide(machine, people)
-    assert (len(division.slots), division.cores) == (count, size)
-    for cpus in (*division.slots, division.editing):
+def test_slots_are_whole_cores_used_by_nothing_else(machine, people, count, size):
+    partition = lease.partition(machine, people)
+    assert (len(partition.slots), partition.cores) == (count, size)
+    for cpus in (*partition.slots, partition.editing):
         whole = [core for core in machine.cores if set(core) & set(cpus)]
         assert sorted(cpu for core in whole for cpu in core) == sorted(cpus)
         assert len(whole) >= size
-        assert cpus == division.editing or len(whole) == size
-    assert sorted([*division.editing, *(cpu for slot in division.slots for cpu in slot)]) == sorted(machine.cpus)
+        assert cpus == partition.editing or len(whole) == size
+    assert sorted([*partition.editing, *(cpu for slot in partition.slots for cpu in slot)]) == sorted(machine.cpus)
 
 
-def test_a_slot_has_the_cores_of_one_numa_node():
+def test_a_slots_cores_are_in_one_numa_node():
     machine = machines.machine(24, smt=2, numa=2)
-    for slot in lease.divide(machine, 40).slots:
+    for slot in lease.partition(machine, 40).slots:
         assert any(set(slot) <= set(node) for node in machine.numa)
 
 
-def test_too_few_cores_are_one_line():
+def test_too_few_cores_are_a_one_line_error():
     with pytest.raises(LabError, match="2 are needed"):
-        lease.divide(machines.machine(1), 40)
+        lease.partition(machines.machine(1), 40)
 
 
-def test_only_the_owner_can_change_the_slots_and_all_can_lock_them(tmp_path, monkeypatch):
-    division = lease.divide(machines.machine(8, smt=2), 40)
-    assert str(division) == "3 measuring slots of 2 cores each, and 4 CPUs to edit on"
-    lease.create(division, tmp_path / "slots")
+def test_only_the_owner_can_change_the_slots_but_everyone_can_lock_them(tmp_path, monkeypatch):
+    partition = lease.partition(machines.machine(8, smt=2), 40)
+    assert str(partition) == "3 measuring slots of 2 cores each, and 4 CPUs for editing"
+    lease.create(partition, tmp_path / "slots")
     monkeypatch.setenv(lease.FOLDER_VARIABLE, str(tmp_path / "slots"))
-    assert sorted(lease.slots().values(), key=min) == [set(slot) for slot in division.slots]
+    assert sorted(lease.slots().values(), key=min) == [set(slot) for slot in partition.slots]
     assert {stat.S_IMODE(file.stat().st_mode) for file in (tmp_path / "slots").iterdir()} == {0o444}
     assert stat.S_IMODE((tmp_path / "slots").stat().st_mode) == 0o755
 
 
-def test_a_kernel_makes_as_many_threads_as_a_slot_has_cores(tmp_path):
-    variables = lease.variables(lease.divide(machines.machine(64), 40), tmp_path)
+def test_a_kernel_creates_one_thread_per_core_of_a_slot(tmp_path):
+    variables = lease.variables(lease.partition(machines.machine(64), 40), tmp_path)
     assert variables[lease.FOLDER_VARIABLE] == str(tmp_path)
     assert variables["OMP_NUM_THREADS"] == variables["TF_NUM_INTRAOP_THREADS"] == "4"

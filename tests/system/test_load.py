@@ -1,4 +1,4 @@
-"""Work of others on the cores is noticed, and nothing else is."""
+"""Other work on the cores is noticed, and nothing else is."""
 
 import contextlib
 import os
@@ -22,7 +22,7 @@ SPIN = "import time; began = time.process_time()\nwhile time.process_time() - be
 
 @contextlib.contextmanager
 def spinner():
-    """A process that is no child of this one, and takes what it can get of a core."""
+    """A process that is not a child of this one, and uses as much of a core as it can."""
     detached = "import os, sys\nif os.fork(): sys.exit()\nos.setsid()\nprint(os.getpid(), flush=True)\nwhile True: pass"
     with subprocess.Popen([sys.executable, "-c", detached], stdout=subprocess.PIPE, text=True) as parent:
         pid = int(parent.stdout.readline())
@@ -38,7 +38,7 @@ def used_by(pid: int) -> float:
 
 
 def spin(seconds: float) -> None:
-    """Take so much of a core, however much of the time others have it."""
+    """Use this share of a core, however busy it is."""
     began = time.thread_time()
     while time.thread_time() - began < seconds:
         pass
@@ -46,65 +46,65 @@ def spin(seconds: float) -> None:
 
 @pytest.fixture(autouse=True)
 def cores_of_these_tests(monkeypatch):
-    """Have runs of ranks borrow cores among themselves, whatever else runs on this machine."""
+    """Isolate core reservations of these tests from other runs on this machine."""
     monkeypatch.setattr(cores, "NAME_PREFIX", f"labkit-test-{uuid.uuid4().hex}-")
 
 
-# --- On this machine, whatever else it does ---
+# --- On this machine, however busy ---
 
 
 @pytest.mark.slow
-def test_a_spinner_beside_a_measurement_is_noticed_and_named(capsys):
+def test_a_busy_process_during_a_measurement_is_noticed_and_named(capsys):
     with spinner() as pid:
         before, began = used_by(pid), time.monotonic()
         with watch("section 7") as others:
             spin(0.4)
         took = (used_by(pid) - before) / (time.monotonic() - began) / len(os.sched_getaffinity(0))
-    assert others.share > took - 0.1  # all that it took, and perhaps others beside it
+    assert others.share > took - 0.1  # its share, plus any other work
     if took > 2 * BUSY_SHARE:  # on fewer than ten CPUs
         assert others.busy
-        told = capsys.readouterr().out
-        assert told.startswith(f"⚠ Meanwhile, other work took {others.share:.0%} of the cores (")
-        assert "run section 7 again when the machine is quiet" in told
+        printed = capsys.readouterr().out
+        assert printed.startswith(f"⚠ Meanwhile, other work took {others.share:.0%} of the cores (")
+        assert "run section 7 again when the machine is quiet" in printed
         assert others.by
 
 
 def ours(monkeypatch) -> list[float]:
-    """Note the CPU seconds that each watch takes for ours."""
-    noted, compare = [], load._compare
+    """Record the CPU seconds that each watch counts as ours."""
+    seconds, compare = [], load._compare
 
     def note(others, machine, used, passed, before, after):
-        noted.append(after.seconds - before.seconds)
+        seconds.append(after.seconds - before.seconds)
         compare(others, machine, used, passed, before, after)
 
     monkeypatch.setattr(load, "_compare", note)
-    return noted
+    return seconds
 
 
-def test_the_work_of_ranks_is_ours_and_the_run_tells_of_others(monkeypatch, tmp_path, capsys):
-    noted = ours(monkeypatch)
+def test_ranks_count_as_ours_and_the_run_reports_other_work(monkeypatch, tmp_path, capsys):
+    seconds = ours(monkeypatch)
     (tmp_path / "spin.py").write_text(SPIN.format(0.5))
     with watch("section 3", show=False) as others:
         run = launch.run_ranks(2, tmp_path / "spin.py", show=False)
-    assert 0.8 < noted[0] < 5  # a second of spinning, and what two starts of Python take on a busy machine
-    assert len(noted) == 1  # what the run saw, on the ranks' own cores, counts for all that is around it
+    assert 0.8 < seconds[0] < 5  # a second of spinning, plus two starts of Python on a busy machine
+    assert len(seconds) == 1  # the run's watch, on the ranks' cores, counts for all enclosing ones
     assert (others.share, others.busy) == (run.others.share, run.others.busy)
     assert "⚠" not in capsys.readouterr().out
 
 
-def test_ranks_that_slurm_starts_are_not_judged(monkeypatch, tmp_path):
+def test_ranks_in_a_slurm_job_are_not_watched(monkeypatch, tmp_path):
     (tmp_path / "nothing.py").write_text("")
     planned = planning.plan(1, "nothing.py", machine=launch.usable_machine(), environ={"SLURM_JOB_ID": "1"})
     with launch._watch_cores(planned) as others:
         pass
-    assert (others.share, others.busy, others.why) == (None, False, "the ranks are of a Slurm job")
+    assert (others.share, others.busy, others.why) == (None, False, "the ranks run in a Slurm job")
 
 
 # --- On synthetic machines ---
 
 
 class Busy(Tree):
-    """A synthetic machine with this process on it, a clock, and others who work when told."""
+    """A synthetic machine with this process, a clock, and other work on request."""
 
     def __init__(self, root, cpus, monkeypatch):
         super().__init__(root, cpus)
@@ -125,12 +125,12 @@ class Busy(Tree):
         )
 
     def work(self, seconds: float, mine=0.0, others=0.0, stolen=0.0, cpus=None) -> None:
-        """Let time pass; give the CPUs that are at work on average, spread over `cpus`."""
+        """Advance the clock; the loads are averages in CPUs, spread over `cpus`."""
         cpus = cpus or list(self.ticks)
         for cpu in cpus:
             self.ticks[cpu][0] += round((mine + others) * seconds / TICK_S / len(cpus))
             self.ticks[cpu][7] += round(stolen * seconds / TICK_S / len(cpus))
-            self.ticks[cpu][5] += round(seconds / TICK_S)  # interrupts are nobody's
+            self.ticks[cpu][5] += round(seconds / TICK_S)  # interrupts belong to no process
         self.mine[os.getpid()] += round(mine * seconds / TICK_S)
         self.now += seconds
         self.show()
@@ -141,7 +141,7 @@ def two(tmp_path, monkeypatch):
     return Busy(tmp_path, 2, monkeypatch)
 
 
-def test_others_and_steal_add_up(two):
+def test_other_work_and_steal_add_up(two):
     with observe(root=two.root) as others:
         two.work(10, mine=1.2, others=0.5, stolen=0.3)
     assert others.share == pytest.approx(0.4)
@@ -149,7 +149,7 @@ def test_others_and_steal_add_up(two):
     assert others.by == ("the hypervisor: steal",)
 
 
-def test_those_who_took_most_are_named_but_not_other_users(two, monkeypatch):
+def test_the_top_processes_are_named_but_not_other_users(two, monkeypatch):
     two.process(50, 1, "sh", 100)
     two.process(51, 50, "stress", 100)
     two.process(52, 1, "secret", 100)
@@ -169,35 +169,35 @@ def test_those_who_took_most_are_named_but_not_other_users(two, monkeypatch):
         assert "secret" not in str(others)
 
 
-def test_a_short_look_is_no_reason_for_an_alarm_but_half_a_core_is(two):
-    with observe(root=two.root) as little:
-        two.work(0.2, mine=1.5, others=0.2)  # 4 ticks of 40, within what a sample of ticks may be off
-    with observe(root=two.root) as much:
+def test_a_few_ticks_in_a_short_watch_raise_no_alarm_but_half_a_core_does(two):
+    with observe(root=two.root) as slightly:
+        two.work(0.2, mine=1.5, others=0.2)  # 4 ticks of 40, within the sampling error
+    with observe(root=two.root) as heavily:
         two.work(0.2, mine=1.2, others=0.8)
-    assert (little.busy, much.busy) == (False, True)
+    assert (slightly.busy, heavily.busy) == (False, True)
 
 
-def test_only_the_cores_that_are_measured_on_count(tmp_path, monkeypatch):
+def test_only_the_measured_cores_count(tmp_path, monkeypatch):
     big = Busy(tmp_path, 64, monkeypatch)
-    with observe(root=big.root, cpus=[0, 1]) as few:
+    with observe(root=big.root, cpus=[0, 1]) as partial:
         big.work(5, mine=2, cpus=[0, 1])
         big.now -= 5
         big.work(5, others=60, cpus=list(range(2, 64)))
-    assert (few.busy, few.share) == (False, pytest.approx(0, abs=0.01))
-    with observe(root=big.root) as every:
+    assert (partial.busy, partial.share) == (False, pytest.approx(0, abs=0.01))
+    with observe(root=big.root) as whole:
         big.work(5, mine=4, others=50)
-    assert every.share == pytest.approx(50 / 64, abs=0.01)
+    assert whole.share == pytest.approx(50 / 64, abs=0.01)
 
 
-def test_under_a_quota_others_may_have_the_cpus_that_it_does_not_pay_for(tmp_path, monkeypatch):
+def test_under_a_quota_other_work_may_use_the_remaining_cpus(tmp_path, monkeypatch):
     tree = Busy(tmp_path, 8, monkeypatch)
     tree.cgroup(V2, "0::/", {"sys/fs/cgroup/cpu.max": "200000 100000"})
-    with observe(root=tree.root) as beside:
+    with observe(root=tree.root) as within_quota:
         tree.work(10, mine=2, others=5)
-    with observe(root=tree.root) as instead:
+    with observe(root=tree.root) as beyond_quota:
         tree.work(10, mine=1, others=7)
-    assert (beside.busy, beside.share) == (False, 0)
-    assert instead.share == pytest.approx(0.5)
+    assert (within_quota.busy, within_quota.share) == (False, 0)
+    assert beyond_quota.share == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize(
@@ -219,24 +219,24 @@ def test_throttling(two, mount, own, file, before, after):
     with observe("section 2", root=two.root) as others:
         two.work(10, mine=1.5)
         two.write(file, after)
-    assert others.throttled == pytest.approx(0.2)  # 5 of 25 CPU seconds that it could have had or waited for
+    assert others.throttled == pytest.approx(0.2)  # 5 of 25 CPU seconds available or throttled
     assert (others.busy, others.share) == (True, 0)
-    assert "the CPU quota held it back for 20% of the time" in str(others)
+    assert "the CPU quota throttled it for 20% of the time" in str(others)
     assert "run section 2 again with fewer threads" in str(others)
 
 
-def test_children_come_go_and_lose_their_parents(two):
+def test_children_start_end_and_lose_their_parents(two):
     me = os.getpid()
     two.process(60, me, "sh", 0)
     two.process(61, 60, "works", 5000)
     two.process(62, me, "ends", 3000)
     with observe(root=two.root) as others:
         two.work(10, mine=1, others=1)
-        two.mine[me] -= 500  # half of that was done by children:
-        two.process(61, 1, "works", 5400)  # whose parent is gone,
+        two.mine[me] -= 500  # half of the work was done by children:
+        two.process(61, 1, "works", 5400)  # one whose parent is gone,
         for pid in (60, 62):
             (two.root / f"proc/{pid}/stat").unlink()
-        two.process(me, 1, "python", two.mine[me], of_ended=3100)  # and who was waited for
+        two.process(me, 1, "python", two.mine[me], of_ended=3100)  # and one that was waited for
     assert others.share == pytest.approx(0.5)
 
 
@@ -250,8 +250,8 @@ def test_processes_started_elsewhere_can_be_ours(two):
         assert others.share == pytest.approx(share)
 
 
-def test_what_cannot_be_told_is_said_so_and_is_no_alarm(two, capsys):
-    with observe("section 4", root=two.root) as sandboxed:  # where /proc/stat stands still
+def test_unknown_contention_is_reported_and_raises_no_alarm(two, capsys):
+    with observe("section 4", root=two.root) as sandboxed:  # where /proc/stat does not change
         two.mine[os.getpid()] += 1000
         two.now += 10
         two.show()
@@ -268,20 +268,20 @@ def test_what_cannot_be_told_is_said_so_and_is_no_alarm(two, capsys):
         pass
     for others in (sandboxed, unseen, hidden, elsewhere, other_namespace):
         assert (others.share, others.busy) == (None, False)
-        assert others.note == f"section 4: whether other work had the cores meanwhile is not known: {others.why}."
-    assert "does not count what this process does" in sandboxed.why
+        assert others.note == f"section 4: whether other work used the cores meanwhile is unknown: {others.why}."
+    assert "does not count this process" in sandboxed.why
     assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize(("others_s", "share", "busy"), [(0, 0.0, False), (2, 0.1, True)])
-def test_where_ticks_miss_short_work_the_other_processes_count(two, others_s, share, busy):
-    """As of ranks that sleep while they wait for a wire: /proc/stat samples, /proc/PID/stat does not."""
+def test_if_ticks_miss_short_work_other_processes_are_counted(two, others_s, share, busy):
+    """For example, ranks that sleep while they wait for a wire: /proc/stat samples, /proc/PID/stat does not."""
     two.process(80, 1, "elsewhere", 500)
     two.process(14, 2, "ksoftirqd/0", 500)
     with observe(root=two.root) as others:
         for cpu in two.ticks:
             two.ticks[cpu][0] += round((3 + others_s / 2) / TICK_S)
-        two.mine[os.getpid()] += round(10 / TICK_S)  # of which ticks saw 6
+        two.mine[os.getpid()] += round(10 / TICK_S)  # ticks saw 6 of them
         two.process(80, 1, "elsewhere", 500 + round(others_s / TICK_S))
         two.process(14, 2, "ksoftirqd/0", 500 + round(3 / TICK_S))
         two.now += 10
@@ -289,15 +289,15 @@ def test_where_ticks_miss_short_work_the_other_processes_count(two, others_s, sh
     assert (others.share, others.busy) == (pytest.approx(share), busy)
 
 
-def test_interrupts_that_the_kernel_counts_as_ours_too_leave_it_known(two):
+def test_interrupts_counted_as_ours_do_not_make_it_unknown(two):
     with observe(root=two.root) as others:
         two.work(10, mine=0.5)
-        two.mine[os.getpid()] += round(3 / TICK_S)  # of the seconds that each CPU spent on interrupts
+        two.mine[os.getpid()] += round(3 / TICK_S)  # part of each CPU's interrupt time
         two.show()
     assert (others.share, others.busy) == (0.0, False)
 
 
-def test_watches_inside_count_by_their_weight_and_one_that_knows_nothing_spoils_all(two):
+def test_nested_watches_are_weighted_and_an_unknown_one_makes_the_sum_unknown(two):
     with load.combine("section 5") as both:
         with observe(root=two.root):
             two.work(30, mine=2)
@@ -317,7 +317,7 @@ def test_watches_inside_count_by_their_weight_and_one_that_knows_nothing_spoils_
 
 
 @pytest.mark.parametrize("source", sources.labs(), ids=lambda source: source.stem[:2])
-def test_a_lab_tells_the_section_to_run_again_and_marks_what_it_measured(source):
+def test_labs_name_the_section_to_run_again(source):
     section, watched = "", []
     for line in source.read_text().splitlines():
         if heading := re.match(r"# ## (\d+) ·", line):

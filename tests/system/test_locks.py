@@ -1,4 +1,4 @@
-"""Who changes a file that another changes meanwhile: nothing is lost, and nothing waits for ever."""
+"""Concurrent changes of a file: none are lost, and no one waits forever."""
 
 import fcntl
 import signal
@@ -42,7 +42,7 @@ with open(sys.argv[1], "a+") as file:
 
 @pytest.fixture
 def warned(monkeypatch, capsys):
-    """Give what was warned of, each time."""
+    """Return a function that returns the new warnings."""
     monkeypatch.setattr(files, "_warned", set())
     return lambda: capsys.readouterr().err
 
@@ -52,7 +52,7 @@ def listed(folder):
 
 
 @pytest.mark.slow
-def test_all_changes_of_several_processes_survive_and_nothing_is_left(tmp_path):
+def test_concurrent_changes_all_survive_and_leave_no_files(tmp_path):
     path = tmp_path / "number"
     path.write_text("0")
     changing = [subprocess.Popen([sys.executable, "-c", COUNT, path, "60"]) for _ in range(4)]
@@ -61,31 +61,31 @@ def test_all_changes_of_several_processes_survive_and_nothing_is_left(tmp_path):
     assert listed(tmp_path) == ["number"]
 
 
-def test_a_process_that_was_killed_holds_nothing(tmp_path, warned):
+def test_a_killed_process_holds_no_lock(tmp_path, warned):
     path = tmp_path / "x"
     with subprocess.Popen([sys.executable, "-c", HOLD, path], stdout=subprocess.PIPE) as holder:
         holder.stdout.readline()
         holder.kill()
-    with locks.locked(path, patience_s=60):
+    with locks.locked(path, timeout_s=60):
         pass
     assert warned() == ""
     assert listed(tmp_path) == []
 
 
-def test_one_that_was_stopped_holds_it_for_a_while_and_then_it_goes_on_without(tmp_path, warned):
+def test_a_suspended_holder_delays_the_block_only_until_the_timeout(tmp_path, warned):
     path = tmp_path / "x"
     with subprocess.Popen([sys.executable, "-c", HOLD, path], stdout=subprocess.PIPE) as holder:
         try:
             holder.stdout.readline()
             holder.send_signal(signal.SIGSTOP)
-            with locks.locked(path, patience_s=0.05):
+            with locks.locked(path, timeout_s=0.05):
                 pass
         finally:
             holder.kill()
-    assert "is locked by another process" in warned()
+    assert "is still locked by another process" in warned()
 
 
-def test_where_there_are_no_locks_it_goes_on_and_says_so(tmp_path, warned, monkeypatch):
+def test_without_locks_the_block_runs_after_a_warning(tmp_path, warned, monkeypatch):
     def flock(*_):
         raise OSError(37, "No locks available")
 
@@ -101,10 +101,10 @@ def test_where_there_are_no_locks_it_goes_on_and_says_so(tmp_path, warned, monke
     assert locks.holder(tmp_path / "x") is None
 
 
-def test_the_process_that_has_signed_a_lock_is_found_until_it_ends(tmp_path):
+def test_the_signer_of_a_lock_is_known_until_it_ends(tmp_path):
     file = tmp_path / "pid"
     assert locks.holder(file) is None
-    file.write_text("1234567 of one that was killed")
+    file.write_text("1234567 of a killed process")
     with subprocess.Popen([sys.executable, "-c", SIGN, file, "sign"], stdout=subprocess.PIPE) as process:
         process.stdout.readline()
         assert locks.holder(file) == process.pid
@@ -116,7 +116,7 @@ def test_the_process_that_has_signed_a_lock_is_found_until_it_ends(tmp_path):
         assert locks.try_lock(again)
 
 
-def test_a_lock_that_nobody_has_signed_yet_has_no_holder(tmp_path):
+def test_an_unsigned_lock_has_no_holder(tmp_path):
     file = tmp_path / "pid"
     with subprocess.Popen([sys.executable, "-c", SIGN, file], stdout=subprocess.PIPE) as process:
         process.stdout.readline()

@@ -1,4 +1,4 @@
-"""`this_machine` reads synthetic machines right, and this one."""
+"""`this_machine` reads synthetic machines and this one correctly."""
 
 import os
 from pathlib import Path
@@ -15,7 +15,7 @@ SAPPHIRE_RAPIDS = f"{AVX512} avx512_bf16 avx512_vnni avx_vnni amx_bf16 amx_tile 
 
 
 class Tree:
-    """A synthetic /proc and /sys: so many CPUs of one NUMA node, without SMT or limits, until told otherwise."""
+    """A synthetic /proc and /sys: by default `cpus` CPUs in one NUMA node, without SMT or limits."""
 
     def __init__(self, root: Path, cpus: int, memory: int = 16 * GIB, flags: str = AVX2, model: str = "Synthetic CPU"):
         self.root = root
@@ -52,7 +52,7 @@ class Tree:
 V2 = "29 22 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate"
 V1_CPU = "33 30 0:29 / /sys/fs/cgroup/cpu,cpuacct rw shared:9 - cgroup cgroup rw,cpu,cpuacct"
 V1_MEMORY = "34 30 0:30 / /sys/fs/cgroup/memory rw shared:10 - cgroup cgroup rw,memory"
-V1_UNLIMITED = 9223372036854771712  # what the kernel shows in memory.limit_in_bytes when nothing is set
+V1_UNLIMITED = 9223372036854771712  # memory.limit_in_bytes without a limit
 
 
 def test_two_core_vm(tmp_path):
@@ -79,7 +79,7 @@ def big(tmp_path):
     return tree
 
 
-def test_smt_siblings_are_one_core_and_nodes_are_told_apart(big):
+def test_smt_siblings_are_one_core_and_nodes_are_distinguished(big):
     machine = big.read()
     assert len(machine.cpus) == 128
     assert machine.usable_cores == len(machine.cores) == 64
@@ -89,7 +89,7 @@ def test_smt_siblings_are_one_core_and_nodes_are_told_apart(big):
     assert machine.isa == ("AVX", "AVX2", "AVX-512", "VNNI", "BF16", "AMX")
 
 
-def test_affinity_keeps_what_it_allows_of_cores_and_nodes(big):
+def test_affinity_restricts_cores_and_nodes(big):
     machine = big.read(affinity=[7, 4, 5, 6])
     assert machine.cpus == (4, 5, 6, 7)
     assert machine.cores == ((4,), (5,), (6,), (7,))
@@ -106,7 +106,7 @@ def test_affinity_keeps_what_it_allows_of_cores_and_nodes(big):
         (f"{AVX2} avx_vnni", ("AVX", "AVX2", "VNNI")),
         (f"{AVX2} avx512f avx512cd avx512er avx512pf", ("AVX", "AVX2")),  # Knights Landing: no kernels for it
         (f"{AVX512} avx512_vnni", ("AVX", "AVX2", "AVX-512", "VNNI")),
-        (f"{AVX512} amx_tile", ("AVX", "AVX2", "AVX-512")),  # tiles, and nothing to multiply them with
+        (f"{AVX512} amx_tile", ("AVX", "AVX2", "AVX-512")),  # tiles, but no instructions to multiply them
     ],
 )
 def test_isa(tmp_path, flags, isa):
@@ -114,7 +114,7 @@ def test_isa(tmp_path, flags, isa):
 
 
 def p_and_e(tree: Tree, p_cores: int, e_cores: int, lists: dict[str, str]) -> None:
-    """Number CPUs as Intel's do: the siblings of P cores side by side, then E cores, which have no SMT."""
+    """Number CPUs like Intel: adjacent siblings of P cores, then E cores, which have no SMT."""
     pairs = [f"{cpu // 2 * 2}-{cpu // 2 * 2 + 1}" for cpu in range(2 * p_cores)]
     tree.siblings(pairs + [str(2 * p_cores + core) for core in range(e_cores)])
     for name, cpus in lists.items():
@@ -128,7 +128,7 @@ def p_and_e(tree: Tree, p_cores: int, e_cores: int, lists: dict[str, str]) -> No
         (4, 8, {"cpu_core": "0-7", "cpu_atom": "8-15"}, "P"),
         (2, 8, {"cpu_core": "0-3", "cpu_atom": "4-11"}, "E"),
         (4, 10, {"cpu_core": "0-7", "cpu_atom": "8-15", "cpu_lowpower": "16-17"}, "P"),
-        (6, 8, {}, "both"),  # as in a virtual machine, which shows nothing of it
+        (6, 8, {}, "both"),  # as in a VM, which hides core types
         (0, 14, {"cpu_core": "0-13"}, "both"),
     ],
 )
@@ -144,7 +144,7 @@ def test_p_and_e_cores_are_not_mixed(tmp_path, p_cores, e_cores, lists, usable):
         assert set(share) <= set().union(*machine.cores)
 
 
-def test_the_cores_that_this_process_may_use_are_of_one_kind_already(tmp_path):
+def test_usable_cores_of_a_single_type_are_all_kept(tmp_path):
     tree = Tree(tmp_path, 20)
     p_and_e(tree, 6, 8, {"cpu_core": "0-11", "cpu_atom": "12-19"})
     machine = tree.read(affinity=[12, 13, 14])
@@ -173,14 +173,14 @@ def test_frequencies_of_equal_cores_may_differ(tmp_path):
     assert tree.read().unequal_cores == 0
 
 
-def test_wsl_1_does_not_say_what_memory_is_available(tmp_path):
+def test_wsl_1_does_not_report_available_memory(tmp_path):
     tree = Tree(tmp_path, 2)
     tree.write("proc/meminfo", "MemTotal:       16651528 kB\nMemFree:         6253416 kB\nHighTotal:             0 kB")
     machine = tree.read()
     assert (machine.memory, machine.memory_free) == (16651528 * 1024, 6253416 * 1024)
 
 
-# The first CPU as Arm64 kernels show it: no "flags", no "model name".
+# The first CPU in Arm64 kernels: no "flags", no "model name".
 ARM = """processor\t: 0
 BogoMIPS\t: 2100.00
 Features\t: {features}
@@ -202,7 +202,7 @@ NEOVERSE_N1 = "fp asimd evtstrm aes crc32 atomics fphp asimdhp asimdrdm lrcpc dc
         (f"{NEOVERSE_N1} bf16", ("0x61", "0x000"), ("NEON", "DotProd"), "Arm 0x000"),
     ],
 )  # fmt: skip
-def test_arm64_has_names_of_its_own(tmp_path, features, numbers, isa, model):
+def test_arm64_names_are_recognised(tmp_path, features, numbers, isa, model):
     tree = Tree(tmp_path, 2)
     tree.write("proc/cpuinfo", ARM.format(features=features, implementer=numbers[0], part=numbers[1]))
     assert (tree.read().isa, tree.read().model) == (isa, model)
@@ -229,7 +229,7 @@ def test_container_with_cpu_max_and_memory_max(tmp_path):
     assert machine.memory_free == GIB + GIB // 2
 
 
-def test_tightest_limit_of_the_hierarchy_binds(tmp_path):
+def test_the_tightest_limit_of_the_hierarchy_applies(tmp_path):
     tree = Tree(tmp_path, 8)
     top = "sys/fs/cgroup"
     tree.cgroup(
@@ -270,7 +270,7 @@ def test_cgroup_v1(tmp_path, quota, period, seen, usable):
     assert (machine.memory, machine.memory_free) == (16 * GIB, 8 * GIB)
 
 
-def test_own_group_that_cannot_be_seen_falls_back_to_the_top_of_the_mount(tmp_path):
+def test_an_invisible_cgroup_falls_back_to_the_top_of_the_mount(tmp_path):
     tree = Tree(tmp_path, 4)
     tree.cgroup(
         f"{V2}\n{V1_CPU.replace(' / /sys', ' /kubepods/pod1 /sys')}",
@@ -285,7 +285,7 @@ def test_own_group_that_cannot_be_seen_falls_back_to_the_top_of_the_mount(tmp_pa
 
 
 def test_bare_minimum_of_files(tmp_path):
-    """No topology, no NUMA, no cgroups, no cpuinfo: as some sandboxes show it."""
+    """No topology, NUMA, cgroups or cpuinfo, as in some sandboxes."""
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/meminfo").write_text("MemTotal: 1048576 kB\nMemAvailable: 524288 kB\n")
     machine = this_machine(tmp_path, affinity=[2, 3])

@@ -1,4 +1,4 @@
-"""Where a user's state is, in a checkout that is theirs and in one that is not."""
+"""The folder of a user's state, in their own checkout and in someone else's."""
 
 import os
 from pathlib import Path
@@ -10,31 +10,31 @@ from labkit.system import paths
 
 @pytest.fixture
 def someone_elses(monkeypatch):
-    """Have nothing be writable, as root may write anything."""
+    """Make nothing writable, even for root."""
     monkeypatch.setattr(os, "access", lambda path, mode: False)
 
 
-def test_the_checkouts_own_folder_is_used_where_it_can_be_written(tmp_path):
-    assert paths.own(tmp_path / ".lab") == tmp_path / ".lab"
+def test_a_writable_folder_of_the_checkout_is_used(tmp_path):
+    assert paths.writable(tmp_path / ".lab") == tmp_path / ".lab"
     (tmp_path / ".lab").mkdir()
-    assert paths.own(tmp_path / ".lab") == tmp_path / ".lab"
+    assert paths.writable(tmp_path / ".lab") == tmp_path / ".lab"
 
 
 @pytest.mark.parametrize(
-    ("variable", "found"),
+    ("variable", "expected"),
     [("", "home/.local/state/labkit"), ("here/", "home/.local/state/labkit"), ("/x/y", "/x/y/labkit")],
 )
-def test_elsewhere_it_is_among_the_users_state(someone_elses, monkeypatch, tmp_path, variable, found):
+def test_otherwise_a_folder_in_the_users_state_is_used(someone_elses, monkeypatch, tmp_path, variable, expected):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("XDG_STATE_HOME", variable)
-    assert paths.own(Path("/opt/kit/.lab")) == tmp_path / found / "lab"
-    assert paths.own(Path("/opt/kit/data")) == tmp_path / found / "data"
+    assert paths.writable(Path("/opt/kit/.lab")) == tmp_path / expected / "lab"
+    assert paths.writable(Path("/opt/kit/data")) == tmp_path / expected / "data"
 
 
-def test_a_user_without_a_home_is_told_by_what_cannot_be_written(someone_elses, monkeypatch):
+def test_without_a_home_directory_the_checkouts_folder_is_used(someone_elses, monkeypatch):
     def no_home(path: Path) -> Path:
         raise RuntimeError
 
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
     monkeypatch.setattr(Path, "expanduser", no_home)
-    assert paths.own(Path("/opt/kit/.lab")) == Path("/opt/kit/.lab")
+    assert paths.writable(Path("/opt/kit/.lab")) == Path("/opt/kit/.lab")

@@ -23,18 +23,18 @@ def alive(pid):
     return False
 
 
-def test_gives_every_line_of_both_outputs_and_the_status():
-    heard = []
+def test_all_lines_of_both_outputs_and_the_status_are_returned():
+    printed = []
     done = processes.run(
-        python("import sys; print('one'); print('two', file=sys.stderr); sys.exit(3)"), on_line=heard.append
+        python("import sys; print('one'); print('two', file=sys.stderr); sys.exit(3)"), on_line=printed.append
     )
     assert sorted(done.lines) == ["one", "two"]
-    assert heard == list(done.lines)
+    assert printed == list(done.lines)
     assert done.status == 3
     assert done.failure == "exit status 3"
 
 
-def test_sets_and_takes_away_variables(monkeypatch):
+def test_variables_are_set_and_removed(monkeypatch):
     monkeypatch.setenv("THERE", "1")
     done = processes.run(
         python("import os; print(os.environ.get('THERE'), os.environ['N'])"), env={"THERE": None, "N": 4}
@@ -42,22 +42,22 @@ def test_sets_and_takes_away_variables(monkeypatch):
     assert done.lines == ("None 4",)
 
 
-def test_a_last_line_without_its_end_and_a_progress_bar_are_heard():
+def test_an_incomplete_last_line_and_a_progress_bar_are_read():
     done = processes.run(python(r"import sys; sys.stdout.write('10%\r20%\ndone')"))
     assert done.lines == ("20%", "done")
 
 
 @pytest.mark.slow
-def test_what_is_not_over_in_time_is_ended_with_its_children(tmp_path):
+def test_a_timeout_ends_the_command_and_its_children(tmp_path):
     start = "print(subprocess.Popen(['sleep', '60'], start_new_session=True).pid)"
     script = f"import subprocess, time; {start}; time.sleep(60)"
     done = processes.run(python(script), timeout=10)
     assert done.status is None
-    assert done.failure == "not over after 10 s"
+    assert done.failure == "timed out after 10 s"
     assert not alive(int(done.lines[0]))
 
 
-def test_what_outlives_the_command_is_ended_and_not_waited_for():
+def test_leftover_processes_are_killed_without_waiting():
     done = processes.run(python("import subprocess; print(subprocess.Popen(['sleep', '60']).pid)"), timeout=30)
     assert done.status == 0
     assert done.seconds < 20
@@ -71,36 +71,36 @@ def test_a_signal_is_reported():
 
 @pytest.mark.slow
 def test_an_interrupt_ends_the_command():
-    heard = []
+    printed = []
     timer = threading.Timer(1.5, lambda: os.kill(os.getpid(), signal.SIGINT))
     timer.start()
     with pytest.raises(KeyboardInterrupt):
-        processes.run(python("import os, time; print(os.getpid()); time.sleep(60)"), on_line=heard.append, timeout=30)
+        processes.run(python("import os, time; print(os.getpid()); time.sleep(60)"), on_line=printed.append, timeout=30)
     timer.join()
     time.sleep(0.1)
-    assert not alive(int(heard[0]))
+    assert not alive(int(printed[0]))
 
 
-def test_a_command_that_is_not_there_is_one_line():
+def test_a_missing_command_is_a_one_line_error():
     with pytest.raises(LabError, match="cannot start no-such-command: No such file"):
         processes.run(["no-such-command"])
     with pytest.raises(LabError, match=r"cannot start /nowhere/python: No such file or directory\.$"):
         processes.run(["/nowhere/python"])
 
 
-def test_stderr_is_kept_apart_when_asked_for():
+def test_stderr_is_separate_on_request():
     both = "import sys; print('one', file=sys.stderr); print('two'); sys.stderr.write('three')"
     done = processes.run(python(both), separate_errors=True)
     assert (done.lines, done.errors) == (("two",), ("one", "three"))
 
 
-def test_a_command_that_closes_its_outputs_and_works_on_is_waited_for():
+def test_a_command_that_closes_its_outputs_is_waited_for():
     done = processes.run(python("import os, sys, time; os.close(1); os.close(2); time.sleep(0.5); os._exit(4)"))
     assert (done.lines, done.status) == ((), 4)
 
 
 @pytest.mark.parametrize("size", [1, 2, 5, 100])
-def test_lines_are_whole_in_whatever_pieces_they_come(size):
+def test_lines_are_complete_however_they_are_split(size):
     data, splitter = b"one\r\n10%\r20%\r\n\ntwo\n30%\r40%\r", processes.LineSplitter()
     lines = [line for i in range(0, len(data), size) for line in splitter.split(data[i : i + size])]
     assert [processes.last_state(line) for line in (*lines, *splitter.flush())] == ["one", "20%", "", "two", "40%"]
@@ -117,16 +117,16 @@ def test_lines_are_whole_in_whatever_pieces_they_come(size):
         (-(signal.SIGRTMIN + 1), f"killed by signal {signal.SIGRTMIN + 1}"),
     ],
 )
-def test_how_a_process_ended_in_words(status, words):
+def test_exits_are_described_in_words(status, words):
     assert processes.describe_exit(status) == words
 
 
-def test_waiting_ends_with_the_time_and_tells_so():
+def test_waiting_ends_with_a_timeout_that_is_reported():
     assert not processes.wait_until(lambda: None, 0.1)
     assert processes.wait_until(lambda: [1], 0.1)
 
 
-def test_what_is_interrupted_is_done_to_its_end_and_the_interrupt_is_not_lost():
+def test_an_interrupted_action_completes_and_the_interrupt_is_not_lost():
     rest = [KeyboardInterrupt, KeyboardInterrupt]
 
     def action():
@@ -139,7 +139,7 @@ def test_what_is_interrupted_is_done_to_its_end_and_the_interrupt_is_not_lost():
     assert rest == [None]
 
 
-def test_a_user_who_forks_all_the_time_is_ended_at_once():
+def test_a_fork_loop_is_killed_at_once():
     if os.geteuid() != 0:
         pytest.skip("THE END OF A FORK BOMB WAS NOT TESTED HERE: only root can become another user")
     uid = 61778
@@ -149,7 +149,7 @@ def test_a_user_who_forks_all_the_time_is_ended_at_once():
     )
 
     def of_user() -> list:
-        return processes.find(lambda one: one.uids().real == uid)
+        return processes.find(lambda process: process.uids().real == uid)
 
     try:
         assert processes.wait_until(lambda: len(of_user()) > 20, 20)
@@ -160,6 +160,6 @@ def test_a_user_who_forks_all_the_time_is_ended_at_once():
         running.wait()
 
 
-def test_nobody_ends_roots_processes():
+def test_roots_processes_are_never_killed():
     with pytest.raises(ValueError, match="end the machine"):
         processes.end_users({0, 61778})

@@ -1,4 +1,4 @@
-"""Progress is shown where somebody waits, and nothing is printed where nobody does."""
+"""Progress is shown in terminals and notebooks, and nowhere else."""
 
 from rich.console import Console
 
@@ -12,18 +12,18 @@ def test_in_a_notebook_each_line_is_printed(monkeypatch, capsys):
     assert capsys.readouterr().out == "Measuring …\n"
 
 
-def test_in_a_pipe_nothing_is_said(capsys):
+def test_nothing_is_shown_in_a_pipe(capsys):
     with progress("Starting …") as tell:
         tell("Measuring …")
     assert capsys.readouterr() == ("", "")
 
 
-def test_in_a_terminal_a_line_is_shown_and_taken_away_again(monkeypatch, capsys):
-    monkeypatch.setenv("TERM", "xterm")  # one that is "dumb" can't take anything away
+def test_in_a_terminal_a_line_is_shown_and_removed(monkeypatch, capsys):
+    monkeypatch.setenv("TERM", "xterm")  # a "dumb" one can't erase
     monkeypatch.setattr("labkit.system.progress.Console", lambda stderr: Console(stderr=stderr, force_terminal=True))
     with progress("Starting …") as tell:
         tell("Measuring …")
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert "Measuring …" in told.err
-    assert told.err.endswith("\x1b[2K")
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "Measuring …" in printed.err
+    assert printed.err.endswith("\x1b[2K")

@@ -1,4 +1,4 @@
-"""A temporary folder goes with its block, and the shared memory of dead ranks is removed."""
+"""A temporary folder is removed with its block, and so is the shared memory of dead ranks."""
 
 import os
 
@@ -15,7 +15,7 @@ def temporary(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_a_folder_goes_with_its_block(temporary):
+def test_a_folder_is_removed_with_its_block(temporary):
     with scratch.folder() as folder:
         (folder / "file").touch()
         assert folder.parent == temporary
@@ -24,31 +24,31 @@ def test_a_folder_goes_with_its_block(temporary):
 
 
 def test_a_forked_process_that_leaves_the_block_removes_nothing():
-    with scratch.folder() as made:
+    with scratch.folder() as folder:
         child = os.fork()
         if child:
             os.waitpid(child, 0)
-            assert made.exists()
+            assert folder.exists()
     if not child:
         os._exit(0)
 
 
 @pytest.mark.parametrize("prefix", scratch.RANKS_PREFIXES)
-def test_shared_memory_of_dead_ranks_is_removed_and_of_living_ones_is_not(temporary, prefix):
+def test_shared_memory_is_removed_for_dead_ranks_only(temporary, prefix):
     (temporary / f"{prefix}dead_0").write_bytes(b"0" * 100)
     with (temporary / f"{prefix}alive_0").open("w+b"), scratch.folder() as folder:
         assert sorted(temporary.iterdir()) == sorted([temporary / f"{prefix}alive_0", folder])
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="ANOTHER USER'S SHARED MEMORY NOT TESTED HERE: only root can make it")
-def test_another_users_is_left_alone_also_by_root(temporary):
+def test_another_users_shared_memory_is_left_alone_even_by_root(temporary):
     (temporary / "mpich_shm_other").touch()
     os.chown(temporary / "mpich_shm_other", 65534, 65534)
     with scratch.folder():
         assert (temporary / "mpich_shm_other").exists()
 
 
-def test_no_room_is_one_line(monkeypatch):
+def test_a_full_disk_is_a_one_line_error(monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", "/proc/nowhere")
     with pytest.raises(LabError, match=r"cannot make a temporary folder: .*TMPDIR"), scratch.folder():
         pass

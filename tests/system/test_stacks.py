@@ -11,29 +11,29 @@ def outer():
 
 
 def inner():
-    here.set()
-    go_on.wait(60)
+    reached.set()
+    resume.wait(60)
 """
 
 
 @pytest.mark.parametrize("name", ["answer.py", 'Übung “2”, line 7 in "x".py', "寿司 🍣.py"])
-def test_says_in_which_line_a_thread_stands(tmp_path: Path, name: str) -> None:
-    here, go_on = threading.Event(), threading.Event()
+def test_the_line_of_a_blocked_thread_is_reported(tmp_path: Path, name: str) -> None:
+    reached, resume = threading.Event(), threading.Event()
     file = str(tmp_path / name)
-    names = {"here": here, "go_on": go_on}
+    names = {"reached": reached, "resume": resume}
     exec(compile(WAITS, file, "exec"), names)
     thread = threading.Thread(target=names["outer"])
     thread.start()
     try:
-        assert here.wait(60)
+        assert reached.wait(60)
         assert [line for at, line in stack_of(thread.ident) if at == file] in ([2, 6], [2, 7])
     finally:
-        go_on.set()
+        resume.set()
         thread.join()
     assert stack_of(thread.ident) == []
 
 
-def test_reads_the_stack_of_a_thread_that_never_stands_still() -> None:
+def test_the_stack_of_a_running_thread_is_read() -> None:
     over = threading.Event()
 
     def down(depth: int) -> None:
@@ -47,14 +47,14 @@ def test_reads_the_stack_of_a_thread_that_never_stands_still() -> None:
     thread = threading.Thread(target=run)
     thread.start()
     try:
-        own = run.__code__.co_firstlineno
+        first_line = run.__code__.co_firstlineno
         for _ in range(300):
             lines = [line for at, line in stack_of(thread.ident) if at == __file__]
-            assert lines[0] in (own + 1, own + 2), "the outermost call is run's"
+            assert lines[0] in (first_line + 1, first_line + 2), "the outermost call is run's"
     finally:
         over.set()
         thread.join()
 
 
-def test_knows_no_thread_that_does_not_run() -> None:
+def test_an_ended_thread_has_no_stack() -> None:
     assert stack_of(None) == []

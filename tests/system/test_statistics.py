@@ -11,28 +11,28 @@ from scipy import stats
 from labkit.system.statistics import Ratio, caption, interval, ratio, ratios
 
 
-def test_noise_that_falls_on_both_alike_leaves_the_ratio_sure():
-    found = ratio([20, 10, 30], [10, 5, 15])
-    assert found == pytest.approx((2, 2, 2))
-    assert found.significant
+def test_noise_common_to_both_speeds_leaves_the_ratio_significant():
+    result = ratio([20, 10, 30], [10, 5, 15])
+    assert result == pytest.approx((2, 2, 2))
+    assert result.significant
 
 
-def test_a_difference_within_the_noise_is_not_sure():
-    found = ratio([10, 12, 9], [10, 10, 10])
-    assert found.low < 1 < found.high
-    assert not found.significant
+def test_a_difference_within_the_noise_is_not_significant():
+    result = ratio([10, 12, 9], [10, 10, 10])
+    assert result.low < 1 < result.high
+    assert not result.significant
 
 
-def test_one_round_says_nothing_of_how_sure_it_is():
-    found = ratio([3], [2])
-    assert found.value == 1.5
-    assert math.isnan(found.low)
-    assert not found.significant
-    assert str(found) == "1.50"
+def test_one_round_gives_no_interval():
+    result = ratio([3], [2])
+    assert result.value == 1.5
+    assert math.isnan(result.low)
+    assert not result.significant
+    assert str(result) == "1.50"
 
 
 @pytest.mark.parametrize(
-    ("found", "verdict"),
+    ("result", "verdict"),
     [
         (Ratio(1.2, 1.1, 1.3), "faster"),
         (Ratio(0.8, 0.7, 0.9), "slower"),
@@ -40,12 +40,12 @@ def test_one_round_says_nothing_of_how_sure_it_is():
         (Ratio(3.0), "one round only, so there is no interval"),
     ],
 )
-def test_a_verdict_says_what_the_interval_says(found, verdict):
-    assert found.verdict == verdict
+def test_a_verdict_agrees_with_the_interval(result, verdict):
+    assert result.verdict == verdict
 
 
 def coverage(cases, rounds, speeds):
-    """Return how often the intervals hold the true ratio, by what the noise is and which speed is compared."""
+    """Return the share of intervals that contain the true ratio, by type of noise and by the speed compared."""
     held = {}
     for noise, logs, others in comparisons(np.random.default_rng(rounds + 10 * speeds), cases, speeds, rounds):
         mean, half = interval(logs - logs[:, :1])
@@ -56,7 +56,7 @@ def coverage(cases, rounds, speeds):
 
 @pytest.mark.parametrize("speeds", [2, 5, 8])
 @pytest.mark.parametrize("rounds", [3, 8])
-def test_95_percent_of_intervals_hold_the_true_ratio_whatever_the_noise(rounds, speeds):
+def test_95_percent_of_intervals_contain_the_true_ratio_for_any_noise(rounds, speeds):
     held = coverage(3000, rounds, speeds)
     assert len(held) == (8 if speeds == 2 else 16)
     assert {case: share for case, share in held.items() if not 0.93 < share < 0.97} == {}
@@ -65,12 +65,12 @@ def test_95_percent_of_intervals_hold_the_true_ratio_whatever_the_noise(rounds, 
 @pytest.mark.slow
 @pytest.mark.parametrize("speeds", [3, 4, 7])
 @pytest.mark.parametrize("rounds", [2, 4, 6])
-def test_over_many_cases_it_is_95_percent_to_half_a_percent(rounds, speeds):
+def test_over_many_cases_coverage_is_95_percent_to_half_a_percent(rounds, speeds):
     held = coverage(40_000, rounds, speeds)
     assert {case: share for case, share in held.items() if not 0.945 < share < 0.955} == {}
 
 
-def test_of_two_it_is_students_paired_t():
+def test_two_speeds_give_students_paired_t():
     rng = np.random.default_rng(1)
     a, b = np.exp(rng.normal(0, 0.1, size=(2, 5)))
     logs = np.log(a / b)
@@ -78,22 +78,22 @@ def test_of_two_it_is_students_paired_t():
     assert ratio(a, b) == pytest.approx(np.exp([logs.mean(), logs.mean() - half, logs.mean() + half]))
 
 
-def test_an_interval_has_the_noise_of_its_own_pair_whoever_else_is_compared():
+def test_an_interval_depends_only_on_the_noise_of_its_own_pair():
     rng = np.random.default_rng(0)
     slow_rounds = rng.normal(0, 0.5, size=4)
     noise = {"a": 0.01, "b": 0.01, "noisy": 0.5, "c": 0.01}
-    speeds = {name: np.exp(slow_rounds + rng.normal(0, each, size=4)) for name, each in noise.items()}
-    found = ratios(speeds, "a")
-    assert found == {name: ratio(each, speeds["a"]) for name, each in speeds.items()}
-    assert found["noisy"].high / found["noisy"].low > 2
-    assert found["b"].high / found["b"].low < 1.1
+    speeds = {name: np.exp(slow_rounds + rng.normal(0, spread, size=4)) for name, spread in noise.items()}
+    result = ratios(speeds, "a")
+    assert result == {name: ratio(speed, speeds["a"]) for name, speed in speeds.items()}
+    assert result["noisy"].high / result["noisy"].low > 2
+    assert result["b"].high / result["b"].low < 1.1
 
 
-def test_one_round_of_many_says_nothing_of_how_sure_it_is():
-    found = ratios({"a": [3], "b": [6], "c": [1]}, "a")
-    assert found["a"] == (1, 1, 1)
-    assert found["b"].value == pytest.approx(2)
-    assert not any(one.significant for one in found.values())
+def test_one_round_of_many_speeds_gives_no_intervals():
+    results = ratios({"a": [3], "b": [6], "c": [1]}, "a")
+    assert results["a"] == (1, 1, 1)
+    assert results["b"].value == pytest.approx(2)
+    assert not any(result.significant for result in results.values())
 
 
 UNSTEADY = [100.0, 130.0, 90.0]  # 20% about its mean
@@ -110,11 +110,11 @@ AGAIN = "measure again: the reference varied by 20% between rounds"
         ([100, 120, 95], [98, 118, 97], "not significant; at most 6% either way"),  # 11%
     ],
 )
-def test_a_ratio_to_a_reference_that_varies_is_measured_again_before_it_is_no_difference(measured, reference, verdict):
-    found = ratio(measured, reference)
-    assert found.verdict == verdict
-    assert found.doubt == (AGAIN if reference == UNSTEADY else "")
-    assert ratios({"a": measured, "b": reference}, "b")["a"].doubt == found.doubt
+def test_an_unsteady_reference_asks_for_a_new_measurement(measured, reference, verdict):
+    result = ratio(measured, reference)
+    assert result.verdict == verdict
+    assert result.doubt == (AGAIN if reference == UNSTEADY else "")
+    assert ratios({"a": measured, "b": reference}, "b")["a"].doubt == result.doubt
 
 
 def measured_rounds(rounds, mean, noise):
@@ -124,23 +124,23 @@ def measured_rounds(rounds, mean, noise):
 
 
 @pytest.mark.parametrize(("rounds", "mean", "noise"), [(3, 0.10, 0.1), (5, -0.06, 0.1), (5, 0.08, 0.1), (8, 0.05, 0.1)])
-def test_what_is_undecided_says_how_many_more_rounds_would_do(rounds, mean, noise):
-    found = ratio(measured_rounds(rounds, mean, noise), np.ones(rounds))
-    more = int(re.fullmatch(r"not significant; about (\d+) more rounds? needed", found.verdict)[1])
+def test_an_undecided_ratio_forecasts_the_rounds_needed(rounds, mean, noise):
+    result = ratio(measured_rounds(rounds, mean, noise), np.ones(rounds))
+    more = int(re.fullmatch(r"not significant; about (\d+) more rounds? needed", result.verdict)[1])
     assert ratio(measured_rounds(rounds + more, mean, noise), np.ones(rounds + more)).significant
     assert not ratio(measured_rounds(rounds + more - 1, mean, noise), np.ones(rounds + more - 1)).significant
 
 
 @pytest.mark.parametrize(("mean", "noise"), [(0.0, 0.02), (0.001, 0.02), (-0.001, 0.02), (0.004, 0.004)])
-def test_what_no_patience_would_decide_and_what_is_below_a_percent_says_how_little_it_is_at_most(mean, noise):
+def test_a_hopeless_or_tiny_difference_reports_its_upper_bound(mean, noise):
     speeds = measured_rounds(5, mean, noise)
-    found = ratio(speeds, np.ones(5))
-    most = max(found.high, 1 / found.low) - 1
-    assert found.verdict == f"not significant; at most {most:.0%} either way"
-    assert ratio(np.ones(5), speeds).outlook == found.outlook
+    result = ratio(speeds, np.ones(5))
+    bound = max(result.high, 1 / result.low) - 1
+    assert result.verdict == f"not significant; at most {bound:.0%} either way"
+    assert ratio(np.ones(5), speeds).outlook == result.outlook
 
 
-def test_what_is_decided_and_what_has_no_noise_needs_no_rounds():
+def test_a_decided_or_noiseless_ratio_needs_no_more_rounds():
     assert ratio([2, 2.1, 2.2], [1, 1, 1]).outlook == ""
     assert ratio([1, 1, 1], [1, 1, 1]).outlook == ""
     assert ratio([1], [2]).outlook == ""
@@ -164,7 +164,7 @@ ONE_SLOW = [1.02, 0.98, 0.35, 1.01, 0.99, 0.97]
         ([1 / 1.44, 1 / 1.49, 1 / 8.6, 1 / 9.7, 1 / 1.46, 1 / 1.45], True, "slower"),
         (ONE_SLOW, False, "not significant; round 3 at 0.36 of the median, so by rank: slower in 4 of 6"),
         (
-            [1.1 * each for each in ONE_SLOW],
+            [1.1 * speed for speed in ONE_SLOW],
             False,
             "not significant; round 3 at 0.36 of the median, so by rank: best in 5 of 6",
         ),
@@ -176,24 +176,24 @@ ONE_SLOW = [1.02, 0.98, 0.35, 1.01, 0.99, 0.97]
         ),
     ],
 )
-def test_with_an_outlier_the_verdict_is_by_rank_and_promises_no_rounds(rounds, significant, verdict):
-    found = ratio(rounds, np.ones(len(rounds)))
-    assert found.significant is significant
-    assert found.verdict.startswith(verdict)
-    assert "more round" not in found.verdict
-    assert found.outlook == ""
+def test_with_an_outlier_the_verdict_is_by_rank_without_a_forecast(rounds, significant, verdict):
+    result = ratio(rounds, np.ones(len(rounds)))
+    assert result.significant is significant
+    assert result.verdict.startswith(verdict)
+    assert "more round" not in result.verdict
+    assert result.outlook == ""
 
 
-def test_where_ranks_decide_the_record_stands_next_to_the_interval():
-    found = ratio([1.44, 1.49, 8.6, 1.47, 1.46, 1.45], np.ones(6))
-    assert found.low < 1 < found.high
+def test_if_ranks_decide_the_record_is_next_to_the_interval():
+    result = ratio([1.44, 1.49, 8.6, 1.47, 1.46, 1.45], np.ones(6))
+    assert result.low < 1 < result.high
     assert re.fullmatch(
-        r"1\.96 \(0\.\d\d to \d\.\d\d; round 3 at 5\.87 of the median, so by rank: best in 6 of 6\)", str(found)
+        r"1\.96 \(0\.\d\d to \d\.\d\d; round 3 at 5\.87 of the median, so by rank: best in 6 of 6\)", str(result)
     )
     assert str(ratio([2.0, 2.1, 2.2], [1, 1, 1])).count(";") == 0
 
 
-def test_a_verdict_has_its_record_once():
+def test_a_verdict_contains_its_record_once():
     assert ratio([2.0, 2.1, 2.2], [1, 1, 1]).verdict_by_rounds == "faster, best in 3 of 3"
     assert ratio([0.5, 0.51, 0.52], [1, 1, 1]).verdict_by_rounds == "slower in 3 of 3"
     assert ratio([2.0], [1.0]).verdict_by_rounds == "one round only, so there is no interval"
@@ -204,26 +204,30 @@ def test_a_verdict_has_its_record_once():
 @pytest.mark.parametrize(
     "rounds",
     [
-        [1.0, 3.0],  # of two, neither is the rule
+        [1.0, 3.0],  # of two, neither is a majority
         [1.0, 1.0, 3.0, 3.0],
         [0.5, 1.0, 2.0],  # as far from each other as from the median: noise
-        [1.0, 1.5, 1.0],  # half as much again is not another mode
+        [1.0, 1.5, 1.0],  # 1.5× is not another mode
     ],
 )
-def test_where_no_round_differs_from_a_majority_there_is_no_outlier(rounds):
+def test_without_a_majority_there_is_no_outlier(rounds):
     assert ratio(rounds, np.ones(len(rounds))).outliers == ""
 
 
 @given(st.lists(st.floats(0.01, 100), min_size=2, max_size=12))
-def test_swapping_the_speeds_swaps_the_verdict_and_speeds_in_another_unit_leave_it(rounds):
+def test_swapping_the_speeds_swaps_the_verdict_but_another_unit_does_not(rounds):
     ones = np.ones(len(rounds))
-    there, back, scaled = ratio(rounds, ones), ratio(ones, rounds), ratio(np.multiply(rounds, 8), 8 * ones)
-    assert (there.won, there.lost, there.significant) == (back.lost, back.won, back.significant)
-    assert (scaled.outliers, scaled.record, scaled.significant) == (there.outliers, there.record, there.significant)
-    assert there.won + there.lost <= there.rounds == len(rounds)
-    if there.significant:
-        assert there.faster is not back.faster
-        assert {there.verdict, back.verdict} == {"faster", "slower"}
+    forward, reverse, scaled = ratio(rounds, ones), ratio(ones, rounds), ratio(np.multiply(rounds, 8), 8 * ones)
+    assert (forward.won, forward.lost, forward.significant) == (reverse.lost, reverse.won, reverse.significant)
+    assert (scaled.outliers, scaled.record, scaled.significant) == (
+        forward.outliers,
+        forward.record,
+        forward.significant,
+    )
+    assert forward.won + forward.lost <= forward.rounds == len(rounds)
+    if forward.significant:
+        assert forward.faster is not reverse.faster
+        assert {forward.verdict, reverse.verdict} == {"faster", "slower"}
 
 
 @given(st.lists(st.floats(0.9, 1.1), min_size=3, max_size=12, unique=True), st.data())
@@ -235,19 +239,19 @@ def test_one_round_at_a_tenth_is_named(rounds, data):
 
 @pytest.mark.parametrize("slow", [0.0, 0.1, 0.2])
 @pytest.mark.parametrize("rounds", [3, 6])
-def test_equal_speeds_are_seldom_called_different_even_if_launches_have_two_modes(rounds, slow):
-    found = [ratio(*pair) for pair in launches(np.random.default_rng(rounds), 2000, rounds, slow)]
-    assert np.mean([one.significant for one in found]) < 0.065  # 5% and three standard errors
+def test_equal_speeds_rarely_differ_even_if_launches_have_two_modes(rounds, slow):
+    results = [ratio(*pair) for pair in launches(np.random.default_rng(rounds), 2000, rounds, slow)]
+    assert np.mean([result.significant for result in results]) < 0.065  # 5% plus three standard errors
 
 
-def test_a_difference_is_seen_through_slow_launches():
+def test_a_difference_is_detected_despite_slow_launches():
     pairs = launches(np.random.default_rng(1), 300, 9, slow=0.1)
-    found = [ratio(1.5 * measured, reference) for measured, reference in pairs]
-    alone = np.mean([one.low > 1 for one in found])
-    assert np.mean([one.significant and one.faster for one in found]) > alone + 0.1
+    results = [ratio(1.5 * measured, reference) for measured, reference in pairs]
+    by_interval = np.mean([result.low > 1 for result in results])
+    assert np.mean([result.significant and result.faster for result in results]) > by_interval + 0.1
 
 
-def test_a_caption_says_where_the_intervals_come_from():
+def test_a_caption_explains_the_intervals():
     assert caption(1) == "one round only, so there are no intervals"
     assert "over 3 rounds" in caption(3)
     assert "not pooled" in caption(3)

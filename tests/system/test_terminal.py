@@ -1,4 +1,4 @@
-"""Nobody else's words act on a terminal."""
+"""Untrusted text cannot control a terminal."""
 
 import io
 
@@ -10,18 +10,18 @@ from labkit.system import terminal
 EVIL = "\x1b[2J\x1b]0;title\x07\x9b31mred\r\x08\x7f\u202eevil\u2066\udcff"
 
 
-def test_a_text_keeps_its_letters_tabs_and_lines():
+def test_letters_tabs_and_newlines_are_unchanged():
     text = "plain – ü 東京 🎉\tcolumn\nline"
-    assert terminal.harmless(text) == text
+    assert terminal.sanitize(text) == text
 
 
-def test_no_control_is_left():
-    shown = terminal.harmless(EVIL)
+def test_no_control_character_is_left():
+    shown = terminal.sanitize(EVIL)
     assert shown == "�[2J�]0;title��31mred����evil��"
     assert all(letter.isprintable() for letter in shown)
 
 
-def test_a_tables_cells_are_harmless():
+def test_table_cells_are_sanitized():
     console = terminal.console()
     console.file = io.StringIO()
     table = Table("student", "lab", title=Text(EVIL))
@@ -30,7 +30,7 @@ def test_a_tables_cells_are_harmless():
     assert all(line.isprintable() for line in console.file.getvalue().splitlines())
 
 
-def test_richs_own_colours_stay(monkeypatch):
+def test_richs_colours_remain(monkeypatch):
     console = terminal.console()
     console.file = io.StringIO()
     console._color_system = 1  # as in a terminal
@@ -38,7 +38,7 @@ def test_richs_own_colours_stay(monkeypatch):
     assert console.file.getvalue().startswith("\x1b[31mred�[2J")
 
 
-def test_a_very_long_line_is_told_without_its_middle(capsys):
+def test_a_very_long_line_is_shortened_in_the_middle(capsys):
     terminal.say("a" * 5000 + "b\nshort")
     long, short = capsys.readouterr().err.splitlines()
     assert len(long) < 700

@@ -1,4 +1,4 @@
-"""What the tests of this room share."""
+"""Fixtures and helpers for the tests of `labkit.testbed`."""
 
 import contextlib
 from collections import Counter
@@ -18,15 +18,15 @@ def own_interfaces() -> list[str]:
 
 
 def open_files() -> Counter[str]:
-    """Return what this process has open, and how often, but for the list itself.
+    """Return the files that this process has open, with counts, except the listing itself.
 
-    A testbed opens no event's descriptors; libraries that earlier tests have imported do, in threads of their own.
+    A testbed opens no eventfds; libraries imported by earlier tests do, in their threads.
     """
-    found = []
+    opened = []
     for path in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):
-            found.append(str(path.readlink()))
-    return Counter(file for file in found if not file.endswith(("/fd", "[eventfd]")))
+            opened.append(str(path.readlink()))
+    return Counter(file for file in opened if not file.endswith(("/fd", "[eventfd]")))
 
 
 def namespace(pid: int | str = "self") -> int:
@@ -34,18 +34,18 @@ def namespace(pid: int | str = "self") -> int:
 
 
 def in_namespaces(numbers: set[int]) -> list[str]:
-    """Return the processes that are in one of these network namespaces."""
-    found = []
+    """Return the processes in these network namespaces."""
+    processes = []
     for process in psutil.process_iter():
         with contextlib.suppress(OSError, psutil.Error):
             if namespace(process.pid) in numbers and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(f"{process.pid} {' '.join(process.cmdline())}")
-    return found
+                processes.append(f"{process.pid} {' '.join(process.cmdline())}")
+    return processes
 
 
 @pytest.fixture
 def nothing_left(wires_can_be_made) -> Iterator[Callable[..., None]]:
-    """Hold that the tests leave nothing: no open file, child, interface, or process in a namespace that they name."""
+    """Check that a test leaves no open file, child, interface, or process in the namespaces that it marks."""
     interfaces, descriptors = own_interfaces(), open_files()
     children = {child.pid for child in psutil.Process().children(recursive=True)}
     numbers: set[int] = set()
@@ -58,5 +58,5 @@ def nothing_left(wires_can_be_made) -> Iterator[Callable[..., None]]:
     assert wait_until(lambda: not in_namespaces(numbers), 10), in_namespaces(numbers)
     assert {child.pid for child in psutil.Process().children(recursive=True)} <= children
     assert own_interfaces() == interfaces
-    # A thread of an earlier test may have a file open at this moment, and closes what it had open before.
+    # A thread of an earlier test may have a file open just now, and close others.
     assert wait_until(lambda: not open_files() - descriptors, 10), open_files() - descriptors

@@ -1,4 +1,4 @@
-"""However testbeds end, and at whatever moment, nothing of them is left."""
+"""Testbeds leave nothing behind, however and whenever they end."""
 
 import contextlib
 import json
@@ -13,14 +13,14 @@ import time
 import psutil
 import pytest
 
-from labkit.system.processes import lives, wait_until
+from labkit.system.processes import is_alive, wait_until
 
 pytestmark = [
     pytest.mark.weekly,  # its child processes make many testbeds
     pytest.mark.usefixtures("wires_can_be_made"),
 ]
 
-# A process that lives on after interrupts, as a notebook's kernel does, and reports what it has then.
+# A process that survives interrupts, like a notebook kernel, and reports its leftovers.
 INTERRUPTED = """
     import contextlib, gc, json, os, random, signal, sys
     import psutil
@@ -31,13 +31,13 @@ INTERRUPTED = """
         with Testbed(2, "1 Gbit/s") as wires:
             str(wires)
 
-    def left():
-        children = [each for each in psutil.Process().children(recursive=True) if processes.lives(each)]
-        return [f"child {each.pid}" for each in children] + sorted(set(os.listdir("/proc/self/fd")) - before)
+    def leftovers():
+        children = [child for child in psutil.Process().children(recursive=True) if processes.is_alive(child)]
+        return [f"child {child.pid}" for child in children] + sorted(set(os.listdir("/proc/self/fd")) - before)
 
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
-    use()  # what is imported and opened once
+    use()  # some files are imported and opened once
     before = set(os.listdir("/proc/self/fd"))
     interrupted = 0
     for delay in map(float, sys.argv[1:]):
@@ -48,20 +48,20 @@ INTERRUPTED = """
             interrupted += 1
         signal.setitimer(signal.ITIMER_REAL, 0)
         gc.collect()  # frames of the interrupt may refer to each other
-        if not processes.wait_until(lambda: not left(), 10):
+        if not processes.wait_until(lambda: not leftovers(), 10):
             break
-    print(json.dumps([interrupted, left()]))
+    print(json.dumps([interrupted, leftovers()]))
 """
 
 
-def test_an_interrupt_at_any_moment_leaves_nothing_in_a_process_that_lives_on():
+def test_an_interrupt_at_any_moment_leaves_nothing_in_a_surviving_process():
     moments = [str(random.uniform(0.001, 0.5)) for _ in range(20)]
     command = [sys.executable, "-c", textwrap.dedent(INTERRUPTED), *moments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stderr
-    interrupted, left = json.loads(done.stdout.splitlines()[-1])
+    interrupted, leftovers = json.loads(done.stdout.splitlines()[-1])
     assert interrupted > 5
-    assert left == [], moments
+    assert leftovers == [], moments
 
 
 AT_WORK = """
@@ -84,7 +84,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 
 @pytest.fixture
 def process(nothing_left, tmp_path):
-    """Start a process that begins to make a testbed for its ranks; afterwards, nothing of it may be left."""
+    """Start a process that begins to make a testbed for its ranks; afterwards, it must leave nothing behind."""
     (tmp_path / "rank.py").write_text(textwrap.dedent(RANK))
     with subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(AT_WORK)],
@@ -99,29 +99,29 @@ def process(nothing_left, tmp_path):
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_a_process_that_is_struck_while_it_makes_a_testbed_leaves_nothing(process, number):
+def test_a_process_killed_while_making_a_testbed_leaves_nothing(process, number):
     time.sleep(random.uniform(0, 0.5))
     started = psutil.Process(process.pid).children(recursive=True)
     process.send_signal(number)
     assert process.wait(60) != 0
-    assert wait_until(lambda: not any(map(lives, started)), 30), started
+    assert wait_until(lambda: not any(map(is_alive, started)), 30), started
 
 
 def name_of(process: psutil.Process) -> str:
-    """Return a process's name; nothing when it has ended."""
+    """Return a process's name; empty if it has ended."""
     with contextlib.suppress(psutil.NoSuchProcess):
         return process.name()
     return ""
 
 
 @pytest.mark.parametrize("victim", [*SIGNALS, "the shell", "a node", "mpirun"])
-def test_a_process_that_is_struck_while_ranks_run_leaves_nothing(process, nothing_left, victim):
+def test_a_process_killed_while_ranks_run_leaves_nothing(process, nothing_left, victim):
     pids = list(map(int, process.stdout.readline().split()))
     nothing_left(*pids)
 
     def mpiruns() -> list[psutil.Process]:
-        below = psutil.Process(process.pid).children(recursive=True)
-        return [each for each in below if lives(each) and name_of(each) == "mpiexec.hydra"]
+        children = psutil.Process(process.pid).children(recursive=True)
+        return [child for child in children if is_alive(child) and name_of(child) == "mpiexec.hydra"]
 
     assert wait_until(mpiruns, 60)
     time.sleep(random.uniform(0, 3))
@@ -130,10 +130,10 @@ def test_a_process_that_is_struck_while_ranks_run_leaves_nothing(process, nothin
         process.send_signal(victim)
     else:
         os.kill({"the shell": pids[0], "a node": pids[2], "mpirun": mpiruns()[0].pid}[victim], signal.SIGKILL)
-    if victim != "a node":  # its ranks keep its namespaces, and go on
+    if victim != "a node":  # its ranks keep its namespaces, and continue
         assert process.wait(60) != 0
     process.kill()
-    assert wait_until(lambda: not any(map(lives, started)), 30), started
+    assert wait_until(lambda: not any(map(is_alive, started)), 30), started
 
 
 KILLED_AT_WORK = """
@@ -146,7 +146,7 @@ KILLED_AT_WORK = """
 """
 
 
-def test_what_the_shell_is_at_ends_with_its_process(nothing_left, tmp_path):
+def test_commands_of_the_shell_end_with_its_process(nothing_left, tmp_path):
     at_work = tmp_path / "at-work"
     command = [sys.executable, "-c", textwrap.dedent(KILLED_AT_WORK), at_work]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:

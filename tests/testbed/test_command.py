@@ -1,4 +1,4 @@
-"""Commands run on nodes as if by ssh, `lab testbed` hands on what they give, and nothing outlives it."""
+"""Commands run on nodes as with ssh; `lab testbed` passes on their results, and no process outlives it."""
 
 import contextlib
 import os
@@ -22,22 +22,22 @@ from labkit.system.processes import find, wait_until
 from labkit.testbed import Testbed, command, testbed
 
 pytestmark = pytest.mark.slow  # each makes a testbed, in about half a second
-SOON = 15  # seconds for what takes one or two on an idle machine
+TIMEOUT_S = 15  # for commands that take 1 or 2 s on an idle machine
 LAB = [sys.executable, "-c", "from labkit.cli import application; application()()"]
 
 
-# --- enter.sh, in ssh's place ---
+# --- enter.sh, in place of ssh ---
 
 
 @pytest.fixture(scope="module")
 def wires(wires_can_be_made):
-    with Testbed(2) as made:
-        yield made
+    with Testbed(2) as testbed_:
+        yield testbed_
 
 
 def enter(wires: Testbed, *words: str) -> subprocess.CompletedProcess:
     environ = {**os.environ, **wires.variables}
-    return subprocess.run([testbed.ENTER, *words], env=environ, capture_output=True, text=True, timeout=SOON)
+    return subprocess.run([testbed.ENTER, *words], env=environ, capture_output=True, text=True, timeout=TIMEOUT_S)
 
 
 @pytest.mark.parametrize("options", [(), ("-x",), ("-q", "-x", "--quiet")])
@@ -55,8 +55,8 @@ def _expand(cpus: str) -> list[int]:
     return [cpu for end in ends for cpu in range(end[0], end[-1] + 1)]
 
 
-def test_words_reach_a_shell_there_as_ssh_has_it(wires):
-    """They are joined by blanks and read by the other side's shell: who calls ssh quotes for it, as Hydra does."""
+def test_words_reach_a_shell_on_the_node_as_with_ssh(wires):
+    """They are joined by spaces and parsed by the remote shell: callers of ssh, such as Hydra, quote for it."""
     odd = ["two words", "$HOME", "*", "it's", '"', "back\\slash", "", "-n", "a;b", "line\nend"]
     printing = [sys.executable, "-c", "import sys; print(sys.argv[1:])", *odd]
     assert enter(wires, "10.77.0.1", *map(shlex.quote, printing)).stdout == f"{odd}\n"
@@ -72,17 +72,17 @@ def test_the_exit_status_is_the_commands(wires):
 def test_an_address_that_no_node_has(wires, address):
     done = enter(wires, "-x", address, "hostname")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == f"lab: no node of this network has the address {address}.\n"
+    assert done.stderr == f"lab: no node of this testbed has the address {address}.\n"
 
 
 def test_input_reaches_the_command(wires):
     environ = {**os.environ, **wires.variables}
-    told = subprocess.run([testbed.ENTER, "10.77.0.1", "cat"], env=environ, input=b"through", capture_output=True)
-    assert told.stdout == b"through"
+    done = subprocess.run([testbed.ENTER, "10.77.0.1", "cat"], env=environ, input=b"through", capture_output=True)
+    assert done.stdout == b"through"
 
 
 @pytest.mark.parametrize(("checkout", "tmp"), [("a checkout", "tmp"), ("checkout", "a tmp"), ("a checkout", "a tmp")])
-def test_mpirun_gets_a_launcher_without_a_blank_in_its_path(wires_can_be_made, tmp_path, monkeypatch, checkout, tmp):
+def test_mpirun_gets_a_launcher_path_without_spaces(wires_can_be_made, tmp_path, monkeypatch, checkout, tmp):
     for name in (checkout, tmp):
         (tmp_path / name).mkdir()
     (tmp_path / checkout / "enter.sh").write_bytes(testbed.ENTER.read_bytes())
@@ -92,8 +92,8 @@ def test_mpirun_gets_a_launcher_without_a_blank_in_its_path(wires_can_be_made, t
         with pytest.raises(LabError, match=r"Set TMPDIR to another folder\.$"):
             Testbed(1)
     else:
-        with Testbed(1) as made:
-            launcher = made.variables["HYDRA_LAUNCHER_EXEC"]
+        with Testbed(1) as wires:
+            launcher = wires.variables["HYDRA_LAUNCHER_EXEC"]
             assert " " not in launcher
             assert Path(launcher).read_bytes() == testbed.ENTER.read_bytes()
     assert not list((tmp_path / tmp).iterdir())
@@ -106,7 +106,7 @@ def test_mpirun_gets_a_launcher_without_a_blank_in_its_path(wires_can_be_made, t
     ("script", "status"),
     [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", 137), ("kill -TERM $$", 143)],
 )
-def test_the_status_is_as_a_shell_gives_it(wires, script, status):
+def test_the_status_matches_a_shells(wires, script, status):
     assert command.run(wires, ["sh", "-c", script]) == status
 
 
@@ -125,39 +125,39 @@ def lab(*words: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
-def test_it_says_what_the_wires_are_and_hands_the_status_on(wires_can_be_made):
+def test_it_describes_the_wires_and_passes_on_the_status(wires_can_be_made):
     status, output = lab("--nodes", "3", "--rate", "200 Mbit/s", "--", "sh", "-c", "hostname; exit 3")
     assert status == 3
-    assert output.startswith("3 nodes on wires of 200 Mbit/s: a transfer got ")
+    assert output.startswith("3 nodes on wires of 200 Mbit/s: a transfer reached ")
 
 
 def test_racks(wires_can_be_made):
     racks = ("--nodes", "3", "--racks", "2", "--uplink", "50 Mbit/s")
     status, output = lab(*racks, "--", "tc", "qdisc", "show", "dev", "up2")
     assert status == 0
-    assert output.startswith("3 nodes in 2 racks on wires of 1 Gbit/s, uplinks of 50 Mbit/s: a transfer got ")
+    assert output.startswith("3 nodes in 2 racks on wires of 1 Gbit/s, uplinks of 50 Mbit/s: a transfer reached ")
     assert "rate 50Mbit burst 16000b lat 100ms" in output
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         ((), "give a command after --"),
-        (("--rate", "fast", "--", "true"), "a rate is written like"),
-        (("--nodes", "65", "--", "true"), "nodes is a whole number from 1 to 64"),
-        (("--racks", "2", "--", "true"), "give the uplink's rate too"),
+        (("--rate", "fast", "--", "true"), "a rate must be like"),
+        (("--nodes", "65", "--", "true"), "nodes must be an integer from 1 to 64"),
+        (("--racks", "2", "--", "true"), "set the uplink's rate too"),
         (("--", "no-such-program"), "cannot start no-such-program"),
     ],
 )
-def test_what_makes_no_sense_is_one_line(wires_can_be_made, words, told):
+def test_invalid_options_are_one_line_errors(wires_can_be_made, words, message):
     outcome = CliRunner().invoke(application(), ["testbed", *words])
     assert isinstance(outcome.exception, LabError)
-    assert told in str(outcome.exception)
+    assert message in str(outcome.exception)
     assert "\n" not in str(outcome.exception)
 
 
-def test_a_shell_that_one_types_in(wires_can_be_made, tmp_path):
-    """At a terminal: the labs' programs and the wires' counters are there, and Ctrl-D ends it."""
+def test_an_interactive_shell(wires_can_be_made, tmp_path):
+    """In a terminal, the labs' programs and the wires' counters are available, and Ctrl-D ends it."""
     pid, terminal = pty.fork()
     if not pid:
         os.environ |= {"SHELL": "/bin/bash", "HOME": str(tmp_path), "PS1": "$ "}
@@ -166,7 +166,7 @@ def test_a_shell_that_one_types_in(wires_can_be_made, tmp_path):
         )
         os.execv(LAB[0], [*LAB, "testbed", "shell"])
     typed = b"type mpirun; tc -s qdisc show dev port1; ip -s link show port2; echo DONE=$((40 + 2))\n"
-    output = _read_until(terminal, b"Gbit/s: a transfer got")
+    output = _read_until(terminal, b"Gbit/s: a transfer reached")
     os.write(terminal, typed)
     output += _read_until(terminal, b"DONE=42")
     output += _read_until(terminal, None, typing=b"\x04")
@@ -180,14 +180,14 @@ def test_a_shell_that_one_types_in(wires_can_be_made, tmp_path):
     assert "RX:" in text
 
 
-def _read_until(terminal: int, wanted: bytes | None, typing: bytes = b"") -> bytes:
-    """Read until something wanted comes, or the other end is closed; while nothing comes, type something."""
+def _read_until(terminal: int, expected: bytes | None, typing: bytes = b"") -> bytes:
+    """Read until the expected output arrives, or the other end is closed; while there is no output, type."""
     output, deadline = b"", time.monotonic() + 60
     with contextlib.suppress(OSError):  # the other end was closed
-        while (wanted is None or wanted not in output) and time.monotonic() < deadline:
+        while (expected is None or expected not in output) and time.monotonic() < deadline:
             if select.select([terminal], [], [], 0.5)[0]:
                 output += os.read(terminal, 1 << 16)
-            elif typing:  # a shell that is not at its prompt yet throws away what was typed
+            elif typing:  # a shell discards input before its prompt
                 os.write(terminal, typing)
     return output
 
@@ -207,14 +207,14 @@ def living(mark: str) -> list[psutil.Process]:
 
 @pytest.fixture
 def ranks(wires_can_be_made, tmp_path, monkeypatch):
-    """Start `lab testbed -- mpirun …` as from a terminal, and give it when its ranks are up."""
+    """Start `lab testbed -- mpirun …` as from a terminal; yield it when its ranks are up."""
     script = tmp_path / "rank.py"
     script.write_text(textwrap.dedent(RANK))
     monkeypatch.setenv("LABKIT_TEST", str(tmp_path))
     words = [*LAB, "testbed", "--", "mpirun", "-n", "2", "python", str(script)]
-    heard = lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL)  # noqa: E731, which `nohup ./lab test` ignores
+    heed_hangup = lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL)  # noqa: E731, which `nohup ./lab test` ignores
     with subprocess.Popen(
-        words, stdout=subprocess.PIPE, text=True, start_new_session=True, preexec_fn=heard
+        words, stdout=subprocess.PIPE, text=True, start_new_session=True, preexec_fn=heed_hangup
     ) as process:
         lines = [process.stdout.readline() for _ in range(3)]
         lines = [line for line in lines if not line.startswith("Warning:")]
@@ -225,17 +225,17 @@ def ranks(wires_can_be_made, tmp_path, monkeypatch):
         yield process
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-    assert wait_until(lambda: not living(str(tmp_path)), SOON), living(str(tmp_path))
+    assert wait_until(lambda: not living(str(tmp_path)), TIMEOUT_S), living(str(tmp_path))
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
-def test_nothing_outlives_it(ranks, tmp_path, number):
+def test_no_process_outlives_it(ranks, tmp_path, number):
     ranks.send_signal(number)
-    assert ranks.wait(SOON) == -number
-    assert wait_until(lambda: not living(str(tmp_path)), SOON), living(str(tmp_path))
+    assert ranks.wait(TIMEOUT_S) == -number
+    assert wait_until(lambda: not living(str(tmp_path)), TIMEOUT_S), living(str(tmp_path))
 
 
 def test_an_interrupt_from_the_terminal_ends_mpirun(ranks, tmp_path):
     os.killpg(ranks.pid, signal.SIGINT)
-    assert ranks.wait(SOON) not in (0, -signal.SIGINT)
-    assert wait_until(lambda: not living(str(tmp_path)), SOON), living(str(tmp_path))
+    assert ranks.wait(TIMEOUT_S) not in (0, -signal.SIGINT)
+    assert wait_until(lambda: not living(str(tmp_path)), TIMEOUT_S), living(str(tmp_path))

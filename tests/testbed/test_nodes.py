@@ -1,4 +1,4 @@
-"""Nodes have wires of the rate that was asked for, are on their own, and end without a trace."""
+"""Nodes have wires of the requested rate, are isolated, and end without a trace."""
 
 import contextlib
 import os
@@ -30,13 +30,13 @@ def error_of(call, *args, **options) -> str:
 
 @pytest.fixture
 def make(nothing_left):
-    """Make testbeds, which the test may close itself."""
+    """Return a function that makes testbeds, which the test may close itself."""
     with contextlib.ExitStack() as stack:
 
         def make(*args, **options) -> Testbed:
-            made = stack.enter_context(Testbed(*args, **options))
-            nothing_left(made._shell.pid, *(node.pid for node in made.nodes))
-            return made
+            wires = stack.enter_context(Testbed(*args, **options))
+            nothing_left(wires._shell.pid, *(node.pid for node in wires.nodes))
+            return wires
 
         yield make
 
@@ -71,7 +71,7 @@ RECEIVE = """
 
 
 def send(wires: Testbed, sender: int, receiver: int, size: int, port: int = 7078) -> None:
-    """Send so many bytes from one node to another."""
+    """Send `size` bytes from one node to another."""
     at = wires.nodes[receiver - 1].address
     text = textwrap.dedent(RECEIVE.format(at=at, port=port))
     with subprocess.Popen(
@@ -83,43 +83,43 @@ def send(wires: Testbed, sender: int, receiver: int, size: int, port: int = 7078
 
 
 class TestWires:
-    def test_the_rate_is_measured_and_told(self, make):
+    def test_the_rate_is_measured_and_reported(self, make):
         wires = make(2, "50 Mbit/s")
         measured, expected = wires.check
         assert (wires.rate, expected) == (50e6, 50e6)
         assert measured < 1.1 * expected
         part = f"{measured / 1e6:.3g} Mbit/s, {measured / expected:.0%}"
-        assert str(wires) == f"2 nodes on wires of 50 Mbit/s: a transfer got {part}"
+        assert str(wires) == f"2 nodes on wires of 50 Mbit/s: a transfer reached {part}"
         slow = measured < testbed.SHARE_WARNING * expected
         assert wires.warning.startswith("Warning: wires of 50 Mbit/s carry ") == slow
 
-    def test_a_rate_that_the_machine_cannot_carry_is_told(self, make):
+    def test_a_rate_that_the_machine_cannot_carry_is_reported(self, make):
         wires = make(2, "100 Gbit/s")
         assert wires.warning.startswith("Warning: wires of 100 Gbit/s carry ")
 
     def test_no_transfer_is_faster_than_the_rate(self, make):
-        """A slow wire lets a burst pass after a pause; what is much larger takes its time."""
+        """A slow wire passes a burst after a pause; a much larger transfer takes its time."""
         wires, size = make(2, "20 Mbit/s"), 500_000
         began = time.monotonic()
         send(wires, 1, 2, size)
         assert time.monotonic() - began > (size - wiring.SLOW_BURST_BYTES) * 8 / wires.rate
 
-    def test_traffic_is_what_went_over_the_wires(self, make):
+    def test_traffic_counts_the_bytes_on_the_wires(self, make):
         wires = make(3, "1 Gbit/s")
         before, size = wires.traffic(), 1_000_000
         send(wires, 1, 3, size)
-        one, two, three = (after - earlier for after, earlier in zip(wires.traffic(), before, strict=True))
-        assert size < one.sent < 1.1 * size
-        assert size < three.received < 1.1 * size
-        assert max(one.received, three.sent, *two) < 0.1 * size
+        first, second, third = (after - earlier for after, earlier in zip(wires.traffic(), before, strict=True))
+        assert size < first.sent < 1.1 * size
+        assert size < third.received < 1.1 * size
+        assert max(first.received, third.sent, *second) < 0.1 * size
 
-    def test_one_node_has_no_wire_to_measure(self, make):
+    def test_one_node_has_no_wires_to_measure(self, make):
         wires = make(1, "1 Gbit/s")
-        assert (str(wires), wires.warning) == ("1 node, and no wire (1 Gbit/s)", "")
+        assert (str(wires), wires.warning) == ("1 node, no wires (1 Gbit/s)", "")
 
 
 class TestRacks:
-    def test_what_leaves_a_rack_goes_over_the_uplinks_at_their_rate(self, make):
+    def test_traffic_between_racks_uses_the_uplinks_at_their_rate(self, make):
         wires, size = make(4, "1 Gbit/s", racks=2, uplink="20 Mbit/s"), 500_000
         assert (wires.racks, wires.uplink) == (((1, 2), (3, 4)), 20e6)
 
@@ -137,7 +137,7 @@ class TestRacks:
         assert size < since["down2"] < 1.1 * size
         assert max(since["up2"], since["down1"]) < 0.1 * size
 
-    def test_one_at_the_switch_reaches_all_racks(self, make):
+    def test_a_process_at_the_switch_reaches_all_racks(self, make):
         wires = make(3, "1 Gbit/s", racks=3, uplink="1 Gbit/s")
         for node in wires.nodes:
             text = f"""
@@ -149,18 +149,18 @@ class TestRacks:
             assert python_on(wires, None, text) == "ECONNREFUSED"
 
     @pytest.mark.parametrize(
-        ("shares", "told", "warning"),
+        ("shares", "text", "warning"),
         [
-            ((0.94, 0.93, 0.94, 0.94), "a transfer got 465 Mbit/s of 500 Mbit/s, 93%", ""),
-            ((0.94, 0.94, 0.7, 0.9), "a transfer got 700 Mbit/s, 70%", "wires of 1 Gbit/s carry 700 Mbit/s"),
+            ((0.94, 0.93, 0.94, 0.94), "a transfer reached 465 Mbit/s of 500 Mbit/s, 93%", ""),
+            ((0.94, 0.94, 0.7, 0.9), "a transfer reached 700 Mbit/s, 70%", "wires of 1 Gbit/s carry only 700 Mbit/s"),
             (
                 (0.9, 0.5, 0.7, 0.9),
-                "a transfer got 250 Mbit/s of 500 Mbit/s, 50%",
-                "cables of 500 Mbit/s carry 250 Mbit/s",
+                "a transfer reached 250 Mbit/s of 500 Mbit/s, 50%",
+                "cables of 500 Mbit/s carry only 250 Mbit/s",
             ),
         ],
     )
-    def test_a_transfer_is_held_to_what_it_may_get(self, make, monkeypatch, shares, told, warning):
+    def test_a_transfer_is_compared_with_the_rate_on_its_path(self, make, monkeypatch, shares, text, warning):
         """From node 1 to 2 over wires, from 2 to 3 over uplinks, from 3 to 4 over wires, and back over uplinks."""
 
         def transfer(shell, nodes, expected):
@@ -169,11 +169,11 @@ class TestRacks:
 
         monkeypatch.setattr(rates, "transfer_to_next", transfer)
         wires = make(4, "1 Gbit/s", racks=2, uplink="500 Mbit/s")
-        assert str(wires) == f"4 nodes in 2 racks on wires of 1 Gbit/s, uplinks of 500 Mbit/s: {told}"
-        assert wires.warning == (f"Warning: {warning} here: take them for that." if warning else "")
+        assert str(wires) == f"4 nodes in 2 racks on wires of 1 Gbit/s, uplinks of 500 Mbit/s: {text}"
+        assert wires.warning == (f"Warning: {warning} here." if warning else "")
 
 
-class TestAlone:
+class TestIsolation:
     def test_a_node_sees_its_interface_and_no_other(self, make):
         wires = make(2)
         lines = on(wires, 1, programs.which("ip"), "-br", "addr").stdout.splitlines()
@@ -185,7 +185,7 @@ class TestAlone:
         wires = make(2)
         for node in (None, 1):
             routes = python_on(wires, node, "print(open('/proc/net/route').read())").splitlines()[1:]
-            assert [line.split()[1:3] for line in routes] == [["00004D0A", "00000000"]]  # 10.77.0.0, by no gateway
+            assert [line.split()[1:3] for line in routes] == [["00004D0A", "00000000"]]  # 10.77.0.0, without a gateway
             text = """
                 import errno, socket
                 with socket.socket() as out:
@@ -196,7 +196,7 @@ class TestAlone:
                 expected = "ECONNREFUSED" if address == "127.0.0.1" else "ENETUNREACH"
                 assert python_on(wires, node, text.format(address=address)) == expected
 
-    def test_what_listens_on_this_machine_is_out_of_reach(self, make):
+    def test_servers_on_this_machine_are_unreachable(self, make):
         wires = make(1)
         with socket.create_server(("", 0)) as server:
             port = server.getsockname()[1]
@@ -208,7 +208,7 @@ class TestAlone:
             """
             assert python_on(wires, 1, text).split() == ["False", "False"]
 
-    def test_two_side_by_side_have_the_same_addresses_and_do_not_meet(self, make):
+    def test_two_testbeds_with_the_same_addresses_are_isolated(self, make):
         first, second = make(2, "100 Mbit/s"), make(2, "100 Mbit/s")
         assert [node.address for node in first.nodes] == [node.address for node in second.nodes]
         before = second.traffic()
@@ -224,7 +224,7 @@ class TestAlone:
             done = [
                 subprocess.run(line.split(), env=environ, capture_output=True, text=True).stdout for line in commands
             ]
-            return [*done, *(Path(f"/proc/sys/net/ipv4/tcp_{way}mem").read_text() for way in "rw")]
+            return [*done, *(Path(f"/proc/sys/net/ipv4/tcp_{direction}mem").read_text() for direction in "rw")]
 
         before = state()
         wires = make(2)
@@ -234,20 +234,20 @@ class TestAlone:
 
 
 class TestEnd:
-    def test_closing_ends_what_runs_on_the_nodes(self, make):
+    def test_closing_ends_the_nodes_processes(self, make):
         wires = make(2)
         with subprocess.Popen([*wires.enter(2), "sh", "-c", "trap '' TERM HUP INT; sleep 60 & wait"]) as process:
             wires.close()
             assert process.wait(40) == -signal.SIGKILL  # not after the 60 s
 
-    def test_it_may_be_closed_again_and_then_says_so(self, make):
+    def test_it_may_be_closed_twice_and_is_unusable_afterwards(self, make):
         wires = make(2)
         wires.close()
         wires.close()
         for use in (wires.traffic, wires.enter, lambda: wires.enter(1), lambda: str(wires)):
             assert namespaces.ENDED in error_of(use)
 
-    def test_a_node_that_has_ended_is_told(self, make):
+    def test_an_ended_node_is_reported(self, make):
         wires = make(2)
         os.kill(wires.nodes[1].pid, signal.SIGKILL)
         assert wait_until(lambda: not Path(f"/proc/{wires.nodes[1].pid}/ns/net").exists(), 40)
@@ -255,12 +255,12 @@ class TestEnd:
         assert error_of(wires.enter, 2) == namespaces.ENDED
         assert wires.enter(1)
 
-    def test_one_made_in_a_thread_outlives_the_thread(self, make):
-        made = []
-        thread = threading.Thread(target=lambda: made.append(make(2)))
+    def test_a_testbed_made_in_a_thread_outlives_the_thread(self, make):
+        testbeds = []
+        thread = threading.Thread(target=lambda: testbeds.append(make(2)))
         thread.start()
         thread.join()
-        send(made[0], 1, 2, 1000)
+        send(testbeds[0], 1, 2, 1000)
 
     def test_a_fork_of_this_process_neither_keeps_it_nor_ends_it(self, make):
         wires = make(1)
@@ -302,10 +302,10 @@ class TestEnd:
                 if forks:
                     os.killpg(process.pid, signal.SIGKILL)
 
-    def test_what_an_interrupt_left_is_not_taken_for_the_next_commands_output(self, make, monkeypatch):
+    def test_output_of_an_interrupted_command_is_skipped(self, make, monkeypatch):
         wires = make(1)
         monkeypatch.setattr(namespaces, "COMMAND_TIMEOUT_S", 0.05)
-        assert error_of(wires._shell.run, "sleep 0.3; echo late").startswith("no end within")
+        assert error_of(wires._shell.run, "sleep 0.3; echo late").startswith("timed out after")
         monkeypatch.undo()
         assert wires._shell.run("echo next") == "next\n"
         assert wires._shell.run("echo more") == "more\n"
@@ -313,7 +313,7 @@ class TestEnd:
 
 
 class TestInterface:
-    """How the nodes' interface is called: as one of this machine's own, whatever that is."""
+    """The nodes' interface has the name of one of this machine's interfaces."""
 
     @pytest.fixture
     def machine_with(self, tmp_path, monkeypatch):
@@ -321,7 +321,7 @@ class TestInterface:
             for name in names:
                 kind, _, name = name.rpartition(":")
                 (tmp_path / name / kind).mkdir(parents=True)
-            (tmp_path / "bonding_masters").touch()  # a file, where the module is loaded
+            (tmp_path / "bonding_masters").touch()  # a file, if the module is loaded
             monkeypatch.setattr(wiring, "INTERFACES", tmp_path)
 
         return put

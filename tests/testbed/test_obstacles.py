@@ -1,4 +1,4 @@
-"""Where no testbed can be made, one line says why, and what an administrator can set; nothing is left."""
+"""If no testbed can be made, one line explains why, and what an administrator can set; nothing is left behind."""
 
 import subprocess
 import sys
@@ -12,7 +12,7 @@ from labkit.testbed import NoTestbed, Testbed, namespaces, obstacle, transfer
 
 @pytest.fixture
 def program(tmp_path, monkeypatch):
-    """Put a program before all others of its name."""
+    """Return a function that puts a program first on the PATH."""
 
     def put(name: str, text: str) -> None:
         path = tmp_path / "bin" / name
@@ -26,7 +26,7 @@ def program(tmp_path, monkeypatch):
 
 @pytest.fixture
 def settings(tmp_path, monkeypatch):
-    """Have the kernel's settings read from a folder, and `unshare` fail as it does then."""
+    """Return a function that writes kernel settings to a folder, where they are read."""
     monkeypatch.setattr(namespaces, "SYSCTL", tmp_path / "sys")
 
     def put(**values: str) -> None:
@@ -42,7 +42,7 @@ REFUSED = "echo 'unshare: unshare failed: Operation not permitted' >&2; exit 1"
 
 
 @pytest.mark.parametrize(
-    ("values", "told"),
+    ("values", "part"),
     [
         ({"kernel__apparmor_restrict_unprivileged_userns": "1"}, "kernel.apparmor_restrict_unprivileged_userns=0"),
         ({"kernel__unprivileged_userns_clone": "0"}, "kernel.unprivileged_userns_clone=1"),
@@ -52,17 +52,17 @@ REFUSED = "echo 'unshare: unshare failed: Operation not permitted' >&2; exit 1"
         ({}, "--security-opt seccomp=unconfined"),
     ],
 )
-def test_what_an_administrator_can_set(nothing_left, program, settings, values, told):
+def test_what_an_administrator_can_set(nothing_left, program, settings, values, part):
     program("unshare", REFUSED)
     settings(**values)
-    why = obstacle()
-    assert told in why
-    assert "\n" not in why
-    assert ("sysctl -w" in why) == ("=10000" in told or "kernel." in told)
+    message = obstacle()
+    assert part in message
+    assert "\n" not in message
+    assert ("sysctl -w" in message) == ("=10000" in part or "kernel." in part)
 
 
 @pytest.mark.parametrize(
-    ("script", "told"),
+    ("script", "part"),
     [
         ("echo \"unshare: unrecognized option '--map-current-user'\" >&2; exit 1", "util-linux 2.36 or later"),
         ("echo 'unshare: unshare failed: No space left on device' >&2; exit 1", "no more namespaces. As root: `sysctl"),
@@ -70,9 +70,9 @@ def test_what_an_administrator_can_set(nothing_left, program, settings, values, 
         ("kill -9 $$", "does not let this user make network namespaces"),
     ],
 )
-def test_however_unshare_fails(nothing_left, program, settings, script, told):
+def test_however_unshare_fails(nothing_left, program, settings, script, part):
     program("unshare", script)
-    assert told in obstacle()
+    assert part in obstacle()
     with pytest.raises(NoTestbed):
         Testbed(2)
 
@@ -80,10 +80,10 @@ def test_however_unshare_fails(nothing_left, program, settings, script, told):
 def test_an_unshare_that_hangs_is_given_up(nothing_left, program, monkeypatch):
     program("unshare", "exec sleep 60")
     monkeypatch.setattr(namespaces, "COMMAND_TIMEOUT_S", 0.3)
-    assert "does not let this user make network namespaces (no end within 0 s" in obstacle()
+    assert "does not let this user make network namespaces (timed out after 0 s" in obstacle()
 
 
-def test_programs_that_are_missing(tmp_path, monkeypatch):
+def test_missing_programs_are_reported(tmp_path, monkeypatch):
     (tmp_path / "unshare").symlink_to("/bin/true")
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(programs, "ADMIN_PATH", ())
@@ -103,9 +103,9 @@ def test_programs_that_are_missing(tmp_path, monkeypatch):
 )
 def test_a_kernel_without_bridges_cables_or_rates(nothing_left, program, name, script):
     program(name, f'{script}; PATH=/usr/sbin:/sbin:/usr/bin:/bin; exec {name} "$@"')
-    why = obstacle()
-    assert why.startswith("this kernel lacks what wires are made of (")
-    assert why.endswith("As root: `modprobe -a bridge veth sch_tbf`.")
+    message = obstacle()
+    assert message.startswith("this kernel lacks a module that wires need (")
+    assert message.endswith("As root: `modprobe -a bridge veth sch_tbf`.")
 
 
 NO_PYTHON = "nsenter: failed to execute python: Permission denied"
@@ -113,7 +113,7 @@ NO_TRANSFER = "OSError: [Errno 12] Cannot allocate memory"
 
 
 @pytest.mark.parametrize(
-    ("nodes", "what", "said", "told"),
+    ("nodes", "part", "script", "message"),
     [
         (1, "-c", f"echo '{NO_PYTHON}' >&2; exit 126", f"cannot be started on a node ({NO_PYTHON})"),
         (
@@ -123,29 +123,31 @@ NO_TRANSFER = "OSError: [Errno 12] Cannot allocate memory"
             f"2 of 2 transfers from node to node failed: {NO_TRANSFER}",
         ),
         (2, "transfer.py", "echo got; exit 0", "2 of 2 transfers from node to node failed: got"),
-        (2, "transfer.py", "exit 1", "2 of 2 transfers from node to node failed: no word from it."),
+        (2, "transfer.py", "exit 1", "2 of 2 transfers from node to node failed: no message."),
         (2, "transfer.py", "kill -9 $$", "2 of 2 transfers from node to node failed: "),
     ],
 )
-def test_a_check_that_fails_says_why(nothing_left, program, nodes, what, said, told):
-    program("nsenter", f'case "$*" in *"{what}"*) {said};; esac; PATH=/usr/sbin:/sbin:/usr/bin:/bin; exec nsenter "$@"')
-    with pytest.raises(LabError) as caught, Testbed(nodes) as made:
-        str(made)
-    assert told in str(caught.value)
+def test_a_failed_check_reports_the_reason(nothing_left, program, nodes, part, script, message):
+    program(
+        "nsenter", f'case "$*" in *"{part}"*) {script};; esac; PATH=/usr/sbin:/sbin:/usr/bin:/bin; exec nsenter "$@"'
+    )
+    with pytest.raises(LabError) as caught, Testbed(nodes) as wires:
+        str(wires)
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
-    assert (obstacle() != "") == (what == "-c")
+    assert (obstacle() != "") == (part == "-c")
 
 
-@pytest.mark.parametrize(("measured", "told"), [(9.4e8, "94%"), (1e7, "1%"), (1.9e6, "less than 1%")])
-def test_what_came_through_is_told_however_little(wires_can_be_made, monkeypatch, measured, told):
+@pytest.mark.parametrize(("measured", "share"), [(9.4e8, "94%"), (1e7, "1%"), (1.9e6, "less than 1%")])
+def test_a_tiny_rate_is_reported(wires_can_be_made, monkeypatch, measured, share):
     monkeypatch.setattr(Testbed, "check", (measured, 1e9))
     with Testbed(2, "1 Gbit/s") as wires:
-        assert str(wires).endswith(f", {told}")
-        assert bool(wires.warning) == (told != "94%")
+        assert str(wires).endswith(f", {share}")
+        assert bool(wires.warning) == (share != "94%")
 
 
-def test_a_node_without_a_core_still_tells_what_it_got():
-    """The sender's time is over before it has begun."""
+def test_a_node_without_a_core_still_reports_its_rate():
+    """The sender's time is over before it starts."""
     done = subprocess.run(
         [sys.executable, "-I", transfer.__file__, "127.0.0.1", "127.0.0.1", "0", "500000"],
         capture_output=True,
@@ -155,13 +157,13 @@ def test_a_node_without_a_core_still_tells_what_it_got():
     assert float(done.stdout.split()[1]) > 0
 
 
-# --- As the kernel does it: in a user namespace of its own, whose limits end with it ---
+# --- With the real kernel: in a new user namespace, whose limits end with it ---
 
 UNSHARED = ("unshare", "--user", "--map-root-user")
 
 
 @pytest.fixture(scope="module")
-def own_limits():
+def limits_of_a_namespace():
     done = subprocess.run([*UNSHARED, "sh", "-c", "echo 100 >/proc/sys/user/max_net_namespaces"], capture_output=True)
     if done.returncode:
         pytest.skip("A MACHINE WITHOUT NAMESPACES NOT TESTED HERE: there are none, or /proc/sys cannot be written")
@@ -174,14 +176,14 @@ def obstacle_in(*around: str) -> str:
     return done.stdout.strip()
 
 
-def test_as_root_of_a_user_namespace_as_in_a_rootless_container(wires_can_be_made, own_limits):
+def test_as_root_of_a_user_namespace_as_in_a_rootless_container(wires_can_be_made, limits_of_a_namespace):
     assert obstacle_in(*UNSHARED) == ""
 
 
-def test_where_proc_sys_cannot_be_written_as_in_docker(wires_can_be_made, own_limits):
-    """The options that the kit names for containers leave it so."""
+def test_with_a_read_only_proc_sys_as_in_docker(wires_can_be_made, limits_of_a_namespace):
+    """The container options that the kit recommends leave it read-only."""
     lines = "mount --bind /proc/sys /proc/sys && mount -o remount,ro,bind /proc/sys"
     around = [*UNSHARED, "--mount", "sh", "-c", f'{lines} || exit 9; exec "$@"', "sh"]
     if subprocess.run([*around, "true"], capture_output=True).returncode:
-        pytest.skip("A MACHINE WITHOUT NAMESPACES NOT TESTED HERE: /proc/sys cannot be mounted anew")
+        pytest.skip("A MACHINE WITHOUT NAMESPACES NOT TESTED HERE: /proc/sys cannot be mounted again")
     assert obstacle_in(*around) == ""

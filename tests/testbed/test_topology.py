@@ -1,4 +1,4 @@
-"""Which node is in which rack, and the rate of a transfer; nothing of it needs a testbed."""
+"""The racks of nodes and the rates of transfers; these tests need no testbed."""
 
 import numpy as np
 import pytest
@@ -23,9 +23,9 @@ def error_of(*args) -> str:
     [(4, 2, ((1, 2), (3, 4))), (5, 2, ((1, 2, 3), (4, 5))), (8, 3, ((1, 2, 3), (4, 5, 6), (7, 8)))],
 )
 def test_nodes_are_spread_over_racks_in_order(nodes, racks, members):
-    made = Topology.of(nodes, "1 Gbit/s", racks, "500 Mbit/s")
-    assert (made.nodes, made.racks) == (nodes, members)
-    assert all(made.switch(node) == f"rack{rack}" for rack, nodes in enumerate(members, start=1) for node in nodes)
+    topology = Topology.of(nodes, "1 Gbit/s", racks, "500 Mbit/s")
+    assert (topology.nodes, topology.racks) == (nodes, members)
+    assert all(topology.switch(node) == f"rack{rack}" for rack, nodes in enumerate(members, start=1) for node in nodes)
 
 
 @given(st.integers(2, MAX_NODES), st.data())
@@ -38,42 +38,44 @@ def test_each_node_is_in_one_rack_and_racks_are_even(nodes, data):
 
 
 def test_without_racks_all_are_at_the_core():
-    made = Topology.of(2, "1 Gbit/s")
-    assert (made.racks, made.uplink, made.switch(2)) == (((1, 2),), None, "switch")
+    topology = Topology.of(2, "1 Gbit/s")
+    assert (topology.racks, topology.uplink, topology.switch(2)) == (((1, 2),), None, "switch")
 
 
-def test_a_transfer_to_another_rack_gets_the_uplinks_rate():
-    made = Topology.of(6, "1 Gbit/s", 2, "500 Mbit/s")
-    assert [made.to_next(node) for node in range(1, 7)] == [GBIT, GBIT, 5e8, GBIT, GBIT, 5e8]
+def test_a_transfer_to_another_rack_has_the_uplinks_rate():
+    topology = Topology.of(6, "1 Gbit/s", 2, "500 Mbit/s")
+    assert [topology.to_next(node) for node in range(1, 7)] == [GBIT, GBIT, 5e8, GBIT, GBIT, 5e8]
     fast = Topology.of(4, "1 Gbit/s", 2, "10 Gbit/s")
     assert {fast.to_next(node) for node in range(1, 5)} == {GBIT}
 
 
 @pytest.mark.parametrize(
-    ("racks", "shown"),
+    ("racks", "text"),
     [
         ((), "4 nodes on wires of 1 Gbit/s"),
         ((2, 5e8), "4 nodes in 2 racks on wires of 1 Gbit/s, uplinks of 500 Mbit/s"),
     ],
 )
-def test_how_it_is_shown(racks, shown):
-    assert str(Topology.of(4, "1 Gbit/s", *racks)) == shown
+def test_a_topology_is_described_in_words(racks, text):
+    assert str(Topology.of(4, "1 Gbit/s", *racks)) == text
 
 
-@pytest.mark.parametrize("odd", [0, -1, MAX_NODES + 1, 1.5, "2", None, True])
-def test_nodes(odd):
-    assert error_of(odd, GBIT) == f"nodes is a whole number from 1 to {MAX_NODES}, not {odd!r}."
+@pytest.mark.parametrize("value", [0, -1, MAX_NODES + 1, 1.5, "2", None, True])
+def test_nodes(value):
+    assert error_of(value, GBIT) == f"nodes must be an integer from 1 to {MAX_NODES}, not {value!r}."
 
 
-@pytest.mark.parametrize("odd", [0, 5, 2.0, "2", None, True])
-def test_racks(odd):
-    assert error_of(4, GBIT, odd, GBIT) == f"racks is a whole number from 1 to the number of nodes, 4, not {odd!r}."
+@pytest.mark.parametrize("value", [0, 5, 2.0, "2", None, True])
+def test_racks(value):
+    assert (
+        error_of(4, GBIT, value, GBIT) == f"racks must be an integer from 1 to the number of nodes, 4, not {value!r}."
+    )
 
 
 def test_racks_and_an_uplink_come_together():
-    assert "give the uplink's rate too" in error_of(4, GBIT, 2)
-    assert "give the number of racks too" in error_of(4, GBIT, 1, GBIT)
-    assert error_of(4, GBIT, 2, "fast").startswith("a rate is ")
+    assert "set the uplink's rate too" in error_of(4, GBIT, 2)
+    assert "set the number of racks too" in error_of(4, GBIT, 1, GBIT)
+    assert error_of(4, GBIT, 2, "fast").startswith("a rate must be ")
 
 
 def test_integers_of_numpy_count_too():

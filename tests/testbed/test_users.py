@@ -1,4 +1,4 @@
-"""Whoever is not root makes testbeds too, in a user namespace."""
+"""Users without root can make testbeds, in a user namespace."""
 
 import subprocess
 import sys
@@ -15,7 +15,7 @@ pytestmark = [
     pytest.mark.usefixtures("wires_can_be_made", "two_users_can_be_made"),
 ]
 
-ANOTHER_USER = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all")  # nobody's number
+ANOTHER_USER = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all")  # the user `nobody`
 USE = """
     import os, time
     from labkit.mpi import run_ranks
@@ -36,7 +36,7 @@ HELLO = """
 
 
 @pytest.fixture(scope="module", autouse=True)
-def users_may_do_so(two_users_can_be_made):
+def users_may_make_namespaces(two_users_can_be_made):
     command = [*ANOTHER_USER, "unshare", "--map-current-user", "--net", "true"]
     done = subprocess.run(command, cwd="/", capture_output=True, text=True)
     if done.returncode:
@@ -52,15 +52,15 @@ def folder():
 
 
 @pytest.mark.parametrize("killed", [False, True])
-def test_another_user_has_wires_of_the_same_kind(folder, killed):
+def test_another_user_can_make_the_same_wires(folder, killed):
     text = textwrap.dedent(USE.format(folder=folder, seconds=60 * killed))
     with subprocess.Popen(
         [*ANOTHER_USER, sys.executable, "-c", text], cwd="/", stdout=subprocess.PIPE, text=True
     ) as process:
-        said = process.stdout.readline().split()
+        output = process.stdout.readline().split()
         pids = process.stdout.readline().split()
         if killed:
             process.kill()
         assert process.wait(60) == (-9 if killed else 0)
-    assert said == [*("node1", "65534", "4") * 2, *("node2", "65534", "4") * 2]
+    assert output == [*("node1", "65534", "4") * 2, *("node2", "65534", "4") * 2]
     assert wait_until(lambda: not any(Path(f"/proc/{pid}/ns/net").exists() for pid in pids), 10)

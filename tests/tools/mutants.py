@@ -1,4 +1,4 @@
-"""Mutants of an answer: its text with one small mistake in it, as a student could make it."""
+"""Generate mutants of an answer: its text with one small mistake that a student could make."""
 
 import ast
 import copy
@@ -35,7 +35,7 @@ OPERATORS: dict[type, tuple[type, ...]] = {
     ast.IsNot: (ast.Is,),
 }
 COMMUTE = (ast.Add, ast.Mult, ast.BitAnd, ast.BitOr, ast.BitXor)
-ALIKE = (  # functions, methods and attributes that are mistaken for each other
+ALIKE = (  # functions, methods and attributes that are easily confused
     *(("min", "max"), ("minimum", "maximum"), ("argmin", "argmax"), ("sum", "mean", "max"), ("mean", "median")),
     *(("ceil", "floor", "round"), ("any", "all"), ("zeros", "ones"), ("rank", "size"), ("std", "var"), ("abs", "sum")),
     *(("sorted", "list"), ("reversed", "list"), ("reduce_sum", "reduce_mean"), ("lower", "upper"), ("log", "log2")),
@@ -45,7 +45,7 @@ COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
 
 
 def mutants(text: str) -> dict[str, str]:
-    """Return the mutants of an answer's solution, each text with the line that differs as `old → new`."""
+    """Return the mutants of a solution: each mutant's text, with the changed line as `old → new`."""
     tree = ast.parse(text)
     original = ast.unparse(tree)
     lines: dict[str, str] = {}
@@ -55,7 +55,7 @@ def mutants(text: str) -> dict[str, str]:
             try:
                 mutant = ast.unparse(ast.fix_missing_locations(tree))
                 compile(mutant, "<mutant>", "exec")
-            except (SyntaxError, ValueError):  # such as a `return` that became a tuple's part
+            except (SyntaxError, ValueError):  # such as a `return` within a tuple
                 continue
             finally:
                 holder[key] = node
@@ -65,7 +65,7 @@ def mutants(text: str) -> dict[str, str]:
 
 
 def difference(before: str, after: str) -> str:
-    """Return the lines in which two texts differ, as `old → new`."""
+    """Return the lines that differ between two texts, as `old → new`."""
     old, new = before.splitlines(), after.splitlines()
     while old and new and old[0] == new[0]:
         del old[0], new[0]
@@ -75,7 +75,7 @@ def difference(before: str, after: str) -> str:
 
 
 def _solution(text: str) -> set[int]:
-    """Return the numbers of the lines that a student writes, of which there may be several blocks."""
+    """Return the line numbers of all solution blocks."""
     inside, lines = False, set()
     for number, line in enumerate(text.splitlines(), 1):
         if line.strip() in (BEGIN, END):
@@ -86,7 +86,7 @@ def _solution(text: str) -> set[int]:
 
 
 def _places(node: ast.AST, inside: set[int], names: list[str]) -> Iterator[tuple[Any, Any, ast.AST, list[str]]]:
-    """Yield each node of the solution: its holder, its key there, the node, the names in its function."""
+    """Yield each node of the solution: its parent container, its key there, the node, the names in its function."""
     if isinstance(node, ast.FunctionDef):
         stored = [part for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)]
         names = list(dict.fromkeys([*(arg.arg for arg in node.args.args), *(name.id for name in stored)]))
@@ -114,17 +114,17 @@ def _but(node: Any, **fields: Any) -> Any:
 
 
 def _without(parts: list[Any]) -> Iterator[list[Any]]:
-    """Yield a list without each of its parts."""
+    """Yield the list without one of its parts, for each part."""
     yield from (parts[:at] + parts[at + 1 :] for at in range(len(parts)))
 
 
 def _swapped(parts: list[Any]) -> Iterator[list[Any]]:
-    """Yield a list with each two neighbours swapped."""
+    """Yield the list with each pair of neighbours swapped."""
     yield from ([*parts[:at], parts[at + 1], parts[at], *parts[at + 2 :]] for at in range(len(parts) - 1))
 
 
 def _near(node: ast.expr) -> Iterator[ast.expr]:
-    """Yield an expression plus one and minus one; constants are changed where they stand."""
+    """Yield an expression plus one and minus one; constants are changed in place."""
     if not isinstance(node, ast.Constant):
         yield from (ast.BinOp(node, operator, ast.Constant(1)) for operator in (ast.Add(), ast.Sub()))
 
@@ -136,7 +136,7 @@ def _shortened(iterable: ast.expr) -> Iterator[ast.expr]:
 
 
 def _alternatives(node: Any, names: list[str]) -> Iterator[ast.AST]:
-    """Yield the nodes that may stand in a node's place."""
+    """Yield alternatives to a node."""
     if isinstance(node, ast.stmt) and not isinstance(node, ast.Import | ast.ImportFrom | ast.FunctionDef):
         yield ast.Pass()
     match node:
@@ -226,7 +226,7 @@ def _other_values(value: Any) -> tuple[Any, ...]:
 
 
 def _is_module(node: ast.expr, names: list[str]) -> bool:
-    """Whether an expression may be a module, such as `np`, whose functions are no methods."""
+    """Whether an expression may be a module, such as `np`, whose functions are not methods."""
     return (isinstance(node, ast.Name) and node.id not in names) or (
         isinstance(node, ast.Attribute) and _is_module(node.value, names)
     )

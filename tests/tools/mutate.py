@@ -1,10 +1,10 @@
-"""Tries mutants of a lab's solutions on its checks: a survivor is a mistake that the check doesn't see.
+"""Try mutants of a lab's solutions on its checks: a survivor is a mistake that the check misses.
 
     python tests/tools/mutate.py 09 --exercise 6
 
-The check of a function takes a second at most per mutant, that of a script on ranks some seconds. Mutants that are
-right answers too are in `tests/exercises/equivalent.toml`, with the reason. The exit code is 1 when any other mutant
-passes, when a check itself fails on one, and when that file lists a line that is no mutant.
+Checking a mutant takes at most a second for a function, and a few seconds for a script on ranks. Mutants that are also
+right answers are in `tests/exercises/equivalent.toml`, with a reason. The exit code is 1 if any other mutant passes, if
+a check itself fails, or if that file lists a line that is not a mutant.
 
 Libraries such as mutmut and Cosmic Ray change files and run a test suite for each mutant. Here one function judges one
 answer, in a fork of this process, which has already imported the slow libraries.
@@ -33,30 +33,30 @@ from labkit_author import sources
 from labkit_author.mistakes import Change
 
 TESTS = paths.ROOT / "tests"
-EQUIVALENT = TESTS / "exercises" / "equivalent.toml"  # mutants that are right too, with the reason
-ANSWER_LIMIT_S = 5.0  # the limit of an answer that is a function; a script's runs have the limits of the check
-MUTANT_LIMIT_S = 300.0  # the limit of a check, which a mutant may keep from ending
+EQUIVALENT = TESTS / "exercises" / "equivalent.toml"  # mutants that are also right, with a reason
+ANSWER_LIMIT_S = 5.0  # for functions; scripts have the check's own limits
+MUTANT_LIMIT_S = 300.0  # for a check, which a mutant may block
 FORK = multiprocessing.get_context("fork")
 
-Verdict = tuple[str, str]  # the outcome, and what the student is shown
+Verdict = tuple[str, str]  # the outcome, and the student's message
 
 
 @dataclass
 class MutationResults:
-    """The results of an exercise's mutants, each named by the line that differs, as `old → new`.
+    """The results of an exercise's mutants, each identified by the changed line, as `old → new`.
 
     Attributes
     ----------
     count : int
         The number of mutants.
     equivalent : list of str
-        The mutants that passed, and are known to be right.
+        Mutants that passed, and are known to be right.
     survivors : list of str
-        All other mutants that passed.
+        Other mutants that passed.
     failures : list of str
-        The mutants on which the check itself failed, and how.
+        Mutants on which the check itself failed, with the error.
     stale : list of str
-        Lines known to be right that are no mutants of this solution.
+        Lines listed as right that are not mutants of this solution.
     """
 
     count: int = 0
@@ -67,13 +67,13 @@ class MutationResults:
 
 
 def equivalent(lab: str, number: int) -> dict[str, str]:
-    """Return the mutants of an exercise that are known to be right too, each with its reason."""
+    """Return the mutants of an exercise that are known to be right, each with its reason."""
     known: dict[str, str] = tomllib.loads(EQUIVALENT.read_text()).get(lab, {}).get(str(number), {})
     return known
 
 
 def script_and_code(solution: str) -> tuple[str, str]:
-    """Return the line of a solution that writes a script, or nothing, and its Python."""
+    """Split a solution into its `%%writefile` line, or an empty string, and its Python code."""
     if solution.startswith("%%writefile"):
         head, newline, code = solution.partition("\n")
         return head + newline, code
@@ -86,7 +86,7 @@ def try_exercise(lab: str, number: int, every: int = 1) -> MutationResults:
     Raises
     ------
     LabError
-        When the lab has no such exercise, or the solution itself does not pass.
+        If the lab has no such exercise, or the solution itself does not pass.
     """
     exercises = sources.exercises(sources.read(sources.find(lab)))
     if number not in exercises:
@@ -117,7 +117,7 @@ def try_exercise(lab: str, number: int, every: int = 1) -> MutationResults:
 
 
 def _in_a_fork(judge: Callable[[], Verdict]) -> Verdict:
-    """Return the result of `judge` in a fork of this process, which a mutant may spoil, end or block."""
+    """Return the result of `judge` in a fork of this process, which a mutant may corrupt, end or block."""
     receive, send = FORK.Pipe(duplex=False)
     child = FORK.Process(target=_judge, args=(judge, send))
     child.start()
@@ -141,30 +141,30 @@ def _judge(judge: Callable[[], Verdict], send: Connection) -> None:
 
 def main() -> None:
     """Try the mutants of one lab and print the survivors."""
-    parser = argparse.ArgumentParser(description="List the mistakes in a lab's solutions that its checks don't see.")
+    parser = argparse.ArgumentParser(description="List small mistakes in a lab's solutions that its checks miss.")
     parser.add_argument("lab", help="the lab, such as 07")
     parser.add_argument("--exercise", type=int, help="only this exercise")
-    parser.add_argument("--every", type=int, default=1, help="try every n-th mutant only, as for a script on ranks")
+    parser.add_argument("--every", type=int, default=1, help="try only every n-th mutant, as for scripts on ranks")
     args = parser.parse_args()
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
     sys.path += [str(TESTS), str(TESTS / "exercises")]
     source = sources.find(args.lab)
     problems = 0
     for number in [args.exercise] if args.exercise else sources.exercises(sources.read(source)):
-        tried = try_exercise(source.stem[:2], number, args.every)
-        print(f"exercise {number}: {tried.count} mutants, {len(tried.survivors)} survivors", flush=True)
+        results = try_exercise(source.stem[:2], number, args.every)
+        print(f"exercise {number}: {results.count} mutants, {len(results.survivors)} survivors", flush=True)
         groups = {
-            "passed": tried.survivors,
-            "the check itself failed": tried.failures,
-            f"no longer a mutant, but listed in {EQUIVALENT.name}": tried.stale,
+            "passed": results.survivors,
+            "the check itself failed": results.failures,
+            f"no longer a mutant, but listed in {EQUIVALENT.name}": results.stale,
         }
-        for what, lines in groups.items():
+        for label, lines in groups.items():
             problems += len(lines)
             for line in lines:
-                print(f"   {what}: {line}")
-        if tried.survivors:
-            listed = f"{paths.shown(EQUIVALENT)}, below [{source.stem[:2]}.{number}]"
-            print(f"   Add a case to the check for each, or list it in {listed}, with the reason that it is right.")
+                print(f"   {label}: {line}")
+        if results.survivors:
+            entry = f"{paths.shown(EQUIVALENT)}, below [{source.stem[:2]}.{number}]"
+            print(f"   Add a case to the check for each, or list it in {entry}, with the reason that it is right.")
     raise SystemExit(problems > 0)
 
 

@@ -1,4 +1,4 @@
-"""The mutation tool finds the mistakes that a check does not see."""
+"""The mutation tool finds mistakes that a check misses."""
 
 import sys
 from types import SimpleNamespace
@@ -23,9 +23,9 @@ LARGEST = """def largest(values, floor):
     ### END SOLUTION"""
 
 
-def test_a_mutant_has_one_small_mistake_in_what_a_student_writes():
-    made = mutants(LARGEST)
-    assert set(made.values()) >= {
+def test_a_mutant_has_one_small_mistake_in_the_solution():
+    results = mutants(LARGEST)
+    assert set(results.values()) >= {
         "if value > best: → if value >= best:",
         "if value > best: → if True:",
         "for value in values: → for value in list(values)[:-1]:",
@@ -34,12 +34,12 @@ def test_a_mutant_has_one_small_mistake_in_what_a_student_writes():
         "return SCALE * best → return best",
         "return SCALE * best → return floor",
     }
-    assert all(mutant.startswith("def largest(values, floor):\n") for mutant in made)
+    assert all(mutant.startswith("def largest(values, floor):\n") for mutant in results)
     assert mutants("x = 1\n### BEGIN SOLUTION\n### END SOLUTION") == {}
 
 
 class Student:
-    """A student of a lab with one exercise, whose check does not see a mistake with the floor."""
+    """A student of a lab with one exercise, whose check misses mistakes with the floor."""
 
     def __init__(self, exercises):
         lab = core.Lab("42")
@@ -69,32 +69,32 @@ def lab(write_source, monkeypatch, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("lab")
-def test_what_survives_is_what_the_check_does_not_see_and_is_not_known_to_be_right():
-    tried = mutate.try_exercise("42", 1)
-    assert tried.count == len(mutants(LARGEST))
-    assert "for value in values: → for value in list(values)[:-1]:" in tried.survivors
-    assert "return SCALE * best → return best" not in tried.survivors
-    assert tried.equivalent == ["if value > best: → if value >= best:"]
-    assert not set(tried.equivalent) & set(tried.survivors)
-    assert tried.stale == ["old → new"]
-    assert not tried.failures
+def test_survivors_pass_the_check_and_are_not_known_to_be_right():
+    results = mutate.try_exercise("42", 1)
+    assert results.count == len(mutants(LARGEST))
+    assert "for value in values: → for value in list(values)[:-1]:" in results.survivors
+    assert "return SCALE * best → return best" not in results.survivors
+    assert results.equivalent == ["if value > best: → if value >= best:"]
+    assert not set(results.equivalent) & set(results.survivors)
+    assert results.stale == ["old → new"]
+    assert not results.failures
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("lab")
-def test_a_mutant_that_spoils_the_process_spoils_no_other(monkeypatch):
-    spoiling = {
+def test_a_mutant_that_ends_its_process_does_not_affect_others(monkeypatch):
+    harmful = {
         "import os\nos._exit(0)": "ends",
         f"import time\ntime.sleep(3600)\n{LARGEST}": "sleeps",
-        LARGEST: "as it was",
+        LARGEST: "unchanged",
     }
-    monkeypatch.setattr(mutate, "mutants", lambda text: spoiling)
+    monkeypatch.setattr(mutate, "mutants", lambda text: harmful)
     monkeypatch.setattr(mutate, "MUTANT_LIMIT_S", 5.0)
-    assert mutate.try_exercise("42", 1).survivors == ["as it was"]
+    assert mutate.try_exercise("42", 1).survivors == ["unchanged"]
 
 
 @pytest.mark.parametrize("source", sources.labs(), ids=lambda source: source.stem)
-def test_what_is_known_to_be_right_is_a_mutant_of_its_solution(source):
+def test_equivalent_lines_are_mutants_of_their_solutions(source):
     for number, exercise in sources.exercises(sources.read(source)).items():
         if known := mutate.equivalent(source.stem[:2], number):
             _, code = mutate.script_and_code(exercise.solution)

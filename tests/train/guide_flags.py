@@ -1,4 +1,4 @@
-"""The flags with which Bede's guide trains ResNet-50, word for word, so that its line can be pasted."""
+"""The flags with which Bede's guide trains ResNet-50, verbatim, so that its command can be pasted."""
 
 import shlex
 

@@ -17,37 +17,37 @@ def state(value, n=1000):
     return tf.train.Checkpoint(weights=[tf.Variable(tf.fill((n,), float(value))), tf.Variable(float(value))])
 
 
-def value(saved):
-    return {float(x) for w in saved.weights for x in np.unique(w.numpy())}
+def values(state):
+    return {float(x) for w in state.weights for x in np.unique(w.numpy())}
 
 
-def restore(folder, into):
-    found = checkpoints.find(folder)
-    found.restore(into)
-    return found
+def restore(folder, state):
+    checkpoint = checkpoints.find(folder)
+    checkpoint.restore(state)
+    return checkpoint
 
 
-def three(folder):
+def save_three(folder):
     for step in (10, 20, 30):
         checkpoints.save(folder, state(step), step, SETTINGS)
 
 
-def test_the_newest_comes_back_with_its_settings(tmp_path):
-    three(tmp_path)
-    got = state(0)
-    assert restore(tmp_path, got) == (tmp_path / "step-00000030", 30, SETTINGS, ())
-    assert value(got) == {30.0}
+def test_the_newest_checkpoint_is_restored_with_its_settings(tmp_path):
+    save_three(tmp_path)
+    restored = state(0)
+    assert restore(tmp_path, restored) == (tmp_path / "step-00000030", 30, SETTINGS, ())
+    assert values(restored) == {30.0}
 
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt(), OSError(28, "No space left on device")])
-def test_one_that_cannot_be_finished_leaves_no_part_of_it(tmp_path, monkeypatch, stop):
+def test_an_interrupted_save_leaves_nothing_behind(tmp_path, monkeypatch, stop):
     checkpoints.save(tmp_path, state(10), 10, SETTINGS)
 
-    def stopped(descriptor):
+    def fsync(descriptor):
         raise stop
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", stopped)
+        patch.setattr(os, "fsync", fsync)
         with pytest.raises((KeyboardInterrupt, LabError)):
             checkpoints.save(tmp_path, state(20), 20, SETTINGS)
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000010"]
@@ -56,25 +56,25 @@ def test_one_that_cannot_be_finished_leaves_no_part_of_it(tmp_path, monkeypatch,
 @pytest.mark.parametrize("name", ["run[1]", "a?b*", "back\\slash", "{x} #1%20", "it's"])
 def test_a_folder_may_have_any_name(tmp_path, name):
     checkpoints.save(tmp_path / name, state(10), 10, SETTINGS)
-    got = state(0)
-    assert restore(tmp_path / name, got).step == 10
-    assert value(got) == {10.0}
+    restored = state(0)
+    assert restore(tmp_path / name, restored).step == 10
+    assert values(restored) == {10.0}
 
 
-def test_an_empty_folder_or_none_is_a_start_from_nothing(tmp_path):
+def test_an_empty_or_missing_folder_has_no_checkpoint(tmp_path):
     for folder in (tmp_path, tmp_path / "nowhere"):
         assert checkpoints.find(folder) == (None, 0, {}, ())
 
 
-def test_the_last_two_are_kept(tmp_path):
-    three(tmp_path)
+def test_only_the_last_two_checkpoints_remain(tmp_path):
+    save_three(tmp_path)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["step-00000020", "step-00000030"]
 
 
 @pytest.mark.parametrize("file", ["state.index", "state.data-00000-of-00001", "contents.json"])
 @pytest.mark.parametrize("damage", ["truncated", "removed", "altered", "empty"])
-def test_a_damaged_one_falls_back_on_the_one_before(tmp_path, file, damage):
-    three(tmp_path)
+def test_a_damaged_checkpoint_falls_back_to_the_previous_one(tmp_path, file, damage):
+    save_three(tmp_path)
     path = tmp_path / "step-00000030" / file
     data = path.read_bytes()
     middle = len(data) // 2
@@ -83,10 +83,10 @@ def test_a_damaged_one_falls_back_on_the_one_before(tmp_path, file, damage):
     else:
         altered = data[:middle] + bytes([data[middle] ^ 0xFF]) + data[middle + 1 :]
         path.write_bytes({"truncated": data[:middle], "altered": altered, "empty": b""}[damage])
-    got = state(0)
-    _, step, _, skipped = restore(tmp_path, got)
+    restored = state(0)
+    _, step, _, skipped = restore(tmp_path, restored)
     assert step == 20
-    assert value(got) == {20.0}
+    assert values(restored) == {20.0}
     assert skipped[0].startswith("step-00000030 (")
     assert "\n" not in skipped[0]
 
@@ -94,59 +94,59 @@ def test_a_damaged_one_falls_back_on_the_one_before(tmp_path, file, damage):
 @pytest.mark.parametrize(
     "contents", ["[]", "null", '{"crc32": [], "settings": {}}', "[" * 200_000, '{"crc32": {"/dev/zero": 1}}']
 )
-def test_whatever_is_in_its_list_of_files_it_falls_back_on_the_one_before(tmp_path, contents):
-    three(tmp_path)
+def test_malformed_contents_fall_back_to_the_previous_checkpoint(tmp_path, contents):
+    save_three(tmp_path)
     (tmp_path / "step-00000030" / "contents.json").write_text(contents)
     (tmp_path / "step-of-somebody").mkdir()
     assert checkpoints.find(tmp_path).step == 20
 
 
-def test_a_damaged_one_is_written_again(tmp_path):
-    three(tmp_path)
+def test_a_damaged_checkpoint_is_overwritten(tmp_path):
+    save_three(tmp_path)
     (tmp_path / "step-00000030" / "state.index").unlink()
     checkpoints.save(tmp_path, state(31), 30, SETTINGS)
-    got = state(0)
-    assert restore(tmp_path, got).step == 30
-    assert value(got) == {31.0}
+    restored = state(0)
+    assert restore(tmp_path, restored).step == 30
+    assert values(restored) == {31.0}
 
 
-def test_when_none_can_be_read_it_does_not_start_from_nothing(tmp_path):
-    three(tmp_path)
+def test_if_all_checkpoints_are_damaged_the_run_does_not_start_over(tmp_path):
+    save_three(tmp_path)
     for path in tmp_path.glob("*/state.index"):
         path.write_bytes(b"")
-    with pytest.raises(LabError, match=r"none of the checkpoints .* is intact.* move that folder away") as error:
+    with pytest.raises(LabError, match=r"all checkpoints in .* are damaged.* move that folder away") as error:
         checkpoints.find(tmp_path)
     assert "\n" not in str(error.value)
 
 
-def test_what_a_killed_save_left_is_not_read_and_goes_with_the_next(tmp_path):
-    three(tmp_path)
-    left_over = tmp_path / ".step-00000040.part"
-    left_over.mkdir()
-    (left_over / "state.index").write_bytes(b"half")
+def test_leftovers_of_a_killed_save_are_ignored_and_removed_by_the_next(tmp_path):
+    save_three(tmp_path)
+    leftover = tmp_path / ".step-00000040.part"
+    leftover.mkdir()
+    (leftover / "state.index").write_bytes(b"half")
     assert checkpoints.find(tmp_path).step == 30
     checkpoints.save(tmp_path, state(50), 50, SETTINGS)
-    assert not left_over.exists()
+    assert not leftover.exists()
 
 
-def _save_for_ever(folder, began):
+def _save_forever(folder, began):
     for step in range(1, 10_000):
         checkpoints.save(folder, state(step, n=300_000), step, SETTINGS)
         began.set()
 
 
-def test_killed_at_any_moment_the_folder_has_a_whole_checkpoint(tmp_path):
+def test_killed_at_any_moment_the_folder_has_an_intact_checkpoint(tmp_path):
     context = multiprocessing.get_context("spawn")
-    got = state(0, n=300_000)
+    restored = state(0, n=300_000)
     for delay in (0.0, 0.0019, 0.0043):
         began = context.Event()
-        process = context.Process(target=_save_for_ever, args=(tmp_path, began))
+        process = context.Process(target=_save_forever, args=(tmp_path, began))
         process.start()
         assert began.wait(120)
         time.sleep(delay)
         os.kill(process.pid, signal.SIGKILL)
         process.join()
-        _, step, _, skipped = restore(tmp_path, got)
+        _, step, _, skipped = restore(tmp_path, restored)
         assert step > 0
         assert skipped == ()
-        assert value(got) == {float(step)}
+        assert values(restored) == {float(step)}

@@ -15,7 +15,7 @@ from labkit.train import log, loop
 
 TRAINED, VALIDATED = 96, 37
 SMALL = ("--model=resnet8", "--batch_size=8", "--iter_unit=batch", "--log_every=1", "--lr_warmup_epochs=1")
-# The program, in which one rank is sent a signal as soon as the log has come to a step.
+# The program; one rank gets a signal as soon as the log has reached a step.
 PROGRAM = """\
 import os, pathlib, signal, sys, threading, time
 from labkit.train import log
@@ -29,15 +29,15 @@ def send(results, rank, step, number):
 if len(sys.argv) > 1 and sys.argv[1].startswith("SIG"):
     name, rank, step, results = sys.argv.pop(1).split(",")
     if os.environ["PMI_RANK"] == rank:
-        asked = (pathlib.Path(results), int(rank), int(step), getattr(signal, name))
-        threading.Thread(target=send, args=asked, daemon=True).start()
+        args = (pathlib.Path(results), int(rank), int(step), getattr(signal, name))
+        threading.Thread(target=send, args=args, daemon=True).start()
 main()
 """
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("drawn") / "set"
+    folder = tmp_path_factory.mktemp("synthetic") / "set"
     synthetic.write(folder, train=TRAINED, validation=VALIDATED, size=32, shards=(3, 2))
     return folder
 
@@ -45,10 +45,10 @@ def data(tmp_path_factory):
 def train_in(folder, data, n, results, *flags, signalled=None):
     """Run the program on n ranks; return rank 0's lines and the log's records."""
     (folder / "train.py").write_text(PROGRAM)
-    given = [f"{signalled},{results}"] if signalled else []
+    signal_args = [f"{signalled},{results}"] if signalled else []
     options = (*SMALL, f"--data_dir={data}", f"--results_dir={results}", *flags)
-    ended = run_ranks(n, "train.py", *given, *options, cwd=folder, show=False, timeout=200)
-    return [line for line in ended.lines[0] if "absl" not in line], log.read(folder / results)
+    run = run_ranks(n, "train.py", *signal_args, *options, cwd=folder, show=False, timeout=200)
+    return [line for line in run.lines[0] if "absl" not in line], log.read(folder / results)
 
 
 @pytest.fixture
@@ -57,14 +57,14 @@ def train(data, tmp_path):
     return functools.partial(train_in, tmp_path, data)
 
 
-# Of 96 images; with 2 ranks × 8 a step, they are 12 steps.
+# Two epochs of 96 images; with 2 ranks × 8 images per step, 12 steps.
 TWO_EPOCHS = "--num_iter=2 --iter_unit=epoch --use_cosine_lr --evaluate_every=1 --checkpoint_every=4 --deterministic"
 TWO_EPOCHS = TWO_EPOCHS.split()
 
 
 @pytest.fixture(scope="module")
 def whole(data, tmp_path_factory):
-    """A run of two ranks that nothing disturbed: its folder, rank 0's lines, the log's records."""
+    """Return an uninterrupted run of two ranks: its folder, rank 0's lines, the log's records."""
     folder = tmp_path_factory.mktemp("whole")
     return folder / "run", *train_in(folder, data, 2, "run", *TWO_EPOCHS)
 
@@ -78,33 +78,33 @@ def steps(records):
     return [record["step"] for record in records if record["event"] == "train"]
 
 
-def test_killed_on_one_rank_it_ends_as_if_it_never_was_to_the_last_bit(train, tmp_path):
+def test_a_killed_run_of_one_rank_resumes_bit_identically(train, tmp_path):
     flags = ("--num_iter=30", "--checkpoint_every=7", "--deterministic", "--mode=train")
     _, whole = train(1, "whole", *flags)
     with pytest.raises(RankError, match="SIGKILL"):
         train(1, "killed", *flags, signalled="SIGKILL,0,17")
-    said, records = train(1, "killed", *flags)
-    went_on = next(int(line.split()[-1]) for line in said if line.startswith("going on after step"))
-    assert went_on in (14, 21, 28)
+    lines, records = train(1, "killed", *flags)
+    resumed_after = next(int(line.split()[-1]) for line in lines if line.startswith("continuing after step"))
+    assert resumed_after in (14, 21, 28)
     assert steps(records) == list(range(1, 31))
     assert [r["cross_entropy"] for r in records] == [r["cross_entropy"] for r in whole]
     name = "checkpoints/step-00000030/state.data-00000-of-00001"
     assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
-def test_with_a_rank_killed_two_end_as_if_it_never_was(train, whole, tmp_path):
+def test_after_a_rank_is_killed_two_ranks_resume_with_the_same_result(train, whole, tmp_path):
     with pytest.raises(RankError) as error:
         train(2, "killed", *TWO_EPOCHS, signalled="SIGKILL,1,5")
     assert error.value.rank == 1
     _, records = train(2, "killed", *TWO_EPOCHS)
     assert steps(records) == list(range(1, 13))
-    got, expected = weights(tmp_path / "killed", 12), weights(whole[0], 12)
-    assert got.keys() == expected.keys()
+    resumed, expected = weights(tmp_path / "killed", 12), weights(whole[0], 12)
+    assert resumed.keys() == expected.keys()
     for name, value in expected.items():
-        np.testing.assert_allclose(got[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
+        np.testing.assert_allclose(resumed[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
 
 
-def test_asked_to_stop_all_ranks_save_and_leave_and_the_same_line_goes_on(train, tmp_path):
+def test_on_a_stop_signal_all_ranks_save_and_exit_and_the_same_command_continues(train, tmp_path):
     with pytest.raises(RankError) as error:
         train(2, "run", "--num_iter=5000", "--mode=train", signalled="SIGTERM,1,5")
     assert error.value.status == loop.STOPPED_STATUS
@@ -112,25 +112,26 @@ def test_asked_to_stop_all_ranks_save_and_leave_and_the_same_line_goes_on(train,
     stopped = records[-1]
     assert stopped["event"] == "stop"
     assert steps(records)[-1] == stopped["step"] < 5000
-    more = stopped["step"] + 3
-    said, records = train(2, "run", f"--num_iter={more}")
-    assert f"going on after step {stopped['step']}" in said
-    assert steps(records) == list(range(1, more + 1))
+    total = stopped["step"] + 3
+    lines, records = train(2, "run", f"--num_iter={total}")
+    assert f"continuing after step {stopped['step']}" in lines
+    assert steps(records) == list(range(1, total + 1))
     assert records[-1]["event"] == "evaluate"
 
 
 def test_every_validation_image_counts_once_on_any_number_of_ranks(train, whole):
     folder, _, records = whole
-    found = [records[-1], *(train(n, folder, "--mode=evaluate")[1][-1] for n in (1, 3))]
-    assert [record["images"] for record in found] == [VALIDATED] * 3
+    evaluations = [records[-1], *(train(n, folder, "--mode=evaluate")[1][-1] for n in (1, 3))]
+    assert [record["images"] for record in evaluations] == [VALIDATED] * 3
+    first = evaluations[0]
     for name in ("top1", "top5"):
-        assert len({record[name] for record in found}) == 1
-        assert found[0][name] * VALIDATED == pytest.approx(round(found[0][name] * VALIDATED))
-    assert found[0]["top1"] <= found[0]["top5"]
+        assert len({record[name] for record in evaluations}) == 1
+        assert first[name] * VALIDATED == pytest.approx(round(first[name] * VALIDATED))
+    assert first["top1"] <= first["top5"]
 
 
-def test_the_log_has_what_a_script_needs(whole):
-    _, said, records = whole
+def test_the_log_is_complete(whole):
+    _, lines, records = whole
     trained = [record for record in records if record["event"] == "train"]
     assert steps(records) == list(range(1, 13))
     assert [record["step"] for record in records if record["event"] == "evaluate"] == [6, 12]
@@ -142,7 +143,7 @@ def test_the_log_has_what_a_script_needs(whole):
     assert rates[0] == 0
     assert max(rates) == rates[6] == pytest.approx(0.256 * 16 / 256)  # after an epoch's warm-up
     assert all(a > b for a, b in pairwise(rates[6:]))
-    assert sum(line.startswith("step ") for line in said) == len(trained)
+    assert sum(line.startswith("step ") for line in lines) == len(trained)
 
 
 def test_it_learns_on_two_ranks(tmp_path, train):
@@ -151,7 +152,7 @@ def test_it_learns_on_two_ranks(tmp_path, train):
     _, records = train(2, "run", f"--data_dir={tmp_path / 'more'}", *flags, "--use_cosine_lr", "--least_area=0.5")
     trained = [record["cross_entropy"] for record in records if record["event"] == "train"]
     assert np.mean(trained[-10:]) < 0.7 * np.mean(trained[:10])
-    assert records[-1]["top1"] > 0.4  # by chance it would be 0.1
+    assert records[-1]["top1"] > 0.4  # chance level is 0.1
 
 
 CASES = {"plain": [], "lars, fp16": ["--optimizer=lars", "--compression=fp16"], "bf16": ["--precision=bf16"]}
@@ -169,53 +170,53 @@ hvd.init()
 cases = json.loads(sys.argv[1])
 
 
-def train(batch, accumulate, more):  # the losses of three steps, and the weights after them
-    config = flags.parse([f"--batch_size={batch}", f"--accumulate={accumulate}", *more])
-    network = Network("mnist")  # without batch norms, which would see other batches
+def train(batch, accumulate, extra):  # returns the losses of three steps, and the weights after them
+    config = flags.parse([f"--batch_size={batch}", f"--accumulate={accumulate}", *extra])
+    network = Network("mnist")  # without batch norms, which would see different batches
     optimizer = Momentum(network.weights, 0.9, 1e-3, lars=config.optimizer == "lars")
     rng = np.random.default_rng(0)
     images, labels = rng.normal(size=(96, 28, 28, 1)).astype("float32"), rng.integers(10, size=96)
     batches = list(zip(np.split(images, 96 // batch), np.split(labels, 96 // batch)))
-    mine = iter(batches[hvd.rank() :: hvd.size()])
+    local = iter(batches[hvd.rank() :: hvd.size()])
     step = loop.make_train_step(config, network, optimizer)
-    losses = [float(hvd.allreduce(step(mine, 0.05))) for _ in range(3)]
-    assert not list(mine)
+    losses = [float(hvd.allreduce(step(local, 0.05))) for _ in range(3)]
+    assert not list(local)
     for w in network.weights:
-        everywhere = hvd.allgather(w[None])
-        assert np.array_equal(everywhere[0], everywhere[-1])
+        gathered = hvd.allgather(w[None])
+        assert np.array_equal(gathered[0], gathered[-1])
     return [losses, *(w.numpy() for w in network.weights)]
 
 
 for batch, accumulate in json.loads(sys.argv[2]):
-    found = {
+    results = {
         f"{case}/{number}": value
-        for case, more in cases.items()
-        for number, value in enumerate(train(batch, accumulate, more))
+        for case, extra in cases.items()
+        for number, value in enumerate(train(batch, accumulate, extra))
     }
     if hvd.rank() == 0:
-        np.savez(f"{hvd.size()}-{batch}-{accumulate}.npz", **found)
+        np.savez(f"{hvd.size()}-{batch}-{accumulate}.npz", **results)
 """
 
 
-def test_ranks_and_accumulated_batches_step_as_one_large_batch(tmp_path):
+def test_ranks_and_accumulated_batches_match_one_large_batch(tmp_path):
     (tmp_path / "step.py").write_text(STEP)
     for ranks, batches in ((1, [(32, 1)]), (2, [(16, 1), (4, 4)])):
         run_ranks(ranks, "step.py", json.dumps(CASES), json.dumps(batches), cwd=tmp_path, show=False)
-    one, *others = (np.load(tmp_path / f"{name}.npz") for name in ("1-32-1", "2-16-1", "2-4-4"))
+    reference, *others = (np.load(tmp_path / f"{name}.npz") for name in ("1-32-1", "2-16-1", "2-4-4"))
     for other in others:
-        for name, value in one.items():
+        for name, value in reference.items():
             tolerance = 1e-5 if name.startswith("plain") else 5e-3
             np.testing.assert_allclose(
                 other[name], value, rtol=tolerance, atol=tolerance * np.abs(value).max(), err_msg=name
             )
 
 
-def refused(*flags, cwd):
-    ended = processes.run([sys.executable, "-m", "labkit.train", *flags], cwd=cwd)
-    assert ended.status == 2, ended.lines
-    line = ended.lines[-1]
+def error_line(*flags, cwd):
+    completed = processes.run([sys.executable, "-m", "labkit.train", *flags], cwd=cwd)
+    assert completed.status == 2, completed.lines
+    line = completed.lines[-1]
     assert line.startswith("lab: ")
-    assert not any("Traceback" in line for line in ended.lines)
+    assert not any("Traceback" in line for line in completed.lines)
     return line
 
 
@@ -225,16 +226,16 @@ def refused(*flags, cwd):
         (["--modl=resnet8"], "unrecognized arguments: --modl=resnet8. python -m labkit.train --help lists the flags."),
         (["--batch_size=0"], "argument --batch_size: 0 is less than 1."),
         (["--momentum=2"], "argument --momentum: 2 is more than 1."),
-        (["--num_iter=ten"], "invalid whole number value: 'ten'"),
+        (["--num_iter=ten"], "invalid integer value: 'ten'"),
         (["--data_dir=nowhere"], "--data_dir=nowhere is not a folder"),
-        (["--use_static_loss_scaling"], "--use_static_loss_scaling is for 16 bits"),
+        (["--use_static_loss_scaling"], "--use_static_loss_scaling needs 16 bits"),
     ],
 )
-def test_a_wrong_flag_is_one_line(tmp_path, flags, message):
-    assert message in refused(*flags, cwd=tmp_path)
+def test_invalid_flags_are_one_line_errors(tmp_path, flags, message):
+    assert message in error_line(*flags, cwd=tmp_path)
 
 
-# Runs the program several times, each with its own arguments, as TensorFlow takes seconds to load.
+# Runs the program several times with different arguments, since TensorFlow takes seconds to load.
 SEVERAL = """\
 import json, sys
 from labkit.train.__main__ import main
@@ -250,18 +251,18 @@ for args in json.loads(sys.argv[1]):
 
 @pytest.fixture(scope="module")
 def single(data, whole, tmp_path_factory):
-    """Runs of one rank, by name: their folder, exit status and last line."""
+    """Return runs of one rank, by name: their folder, exit status and last line."""
     folder = tmp_path_factory.mktemp("single")
-    synthetic.write(folder / "spoilt", train=16, validation=4, size=32, shards=(1, 1))
-    file = folder / "spoilt" / "train-00000-of-00001"
+    synthetic.write(folder / "damaged", train=16, validation=4, size=32, shards=(1, 1))
+    file = folder / "damaged" / "train-00000-of-00001"
     file.write_bytes(file.read_bytes().replace(b"\xff\xd8\xff", b"GIF"))
     small = [*SMALL, f"--data_dir={data}", "--num_iter=2"]
     runs = {
         "nothing": [*small, "--mode=evaluate"],
         "explodes": [*small, "--lr_init=1e30", "--lr_warmup_epochs=0", "--num_iter=20"],
         "other": [*small, f"--results_dir={whole[0]}"],
-        "spoilt": [*small, "--data_dir=spoilt", "--num_iter=4"],
-        "run_results": [*GUIDE, *small],  # the guide's folder; the last of a flag's values counts: these make it small
+        "damaged": [*small, "--data_dir=damaged", "--num_iter=4"],
+        "run_results": [*GUIDE, *small],  # the guide's folder; later flags override earlier ones, so it is small
     }
     named = [[f"--results_dir={name}", *flags] for name, flags in runs.items()]
     (folder / "several.py").write_text(SEVERAL)
@@ -280,11 +281,11 @@ def single(data, whole, tmp_path_factory):
     [
         ("nothing", "there is nothing to evaluate in nothing: train first"),
         ("explodes", "lower --lr_init or lengthen --lr_warmup_epochs"),
-        ("other", "run/checkpoints is of a run with global_batch 16, and this one has 8: name another"),
-        ("spoilt", "train-00000-of-00001, record"),
+        ("other", "run/checkpoints is from a run with global_batch 16, but this run has 8: name another"),
+        ("damaged", "train-00000-of-00001, record"),
     ],
 )
-def test_what_it_cannot_go_on_with_is_one_line(single, name, message):
+def test_fatal_problems_are_one_line_errors(single, name, message):
     _, status, (line,) = single[name]
     assert status == 2
     assert line.startswith("lab: ")
@@ -292,7 +293,7 @@ def test_what_it_cannot_go_on_with_is_one_line(single, name, message):
 
 
 def test_the_guides_flags_train(single):
-    """In fp16 with loss scaling, compiled by XLA."""
+    """The flags use fp16 with loss scaling, and XLA."""
     folder, status, _ = single["run_results"]
     records = log.read(folder)
     assert status == 0
@@ -300,7 +301,7 @@ def test_the_guides_flags_train(single):
     assert records[-1]["event"] == "evaluate"
 
 
-def test_a_label_that_the_network_does_not_know_is_reported(train, tmp_path):
+def test_labels_unknown_to_the_network_are_reported(train, tmp_path):
     jpeg = tf.io.encode_jpeg(np.zeros((32, 32, 3), np.uint8)).numpy()
     for label, name in ((10, "train-00000-of-00002"), (11, "train-00001-of-00002")):
         features = {
@@ -312,5 +313,5 @@ def test_a_label_that_the_network_does_not_know_is_reported(train, tmp_path):
     with pytest.raises(RankError) as error:
         train(2, "run", f"--data_dir={tmp_path}", "--num_iter=4", "--batch_size=1")  # one rank's label is 10
     assert error.value.status == 2
-    told = "train-00001-of-00002, record 0 has label 11, and the network tells 0 to 10 apart"
-    assert told in str(error.value) or "cannot go on" in str(error.value)  # whichever rank left first
+    message = "train-00001-of-00002, record 0 has label 11, but the network's labels are 0 to 10"
+    assert message in str(error.value) or "cannot continue" in str(error.value)  # depends on which rank exits first

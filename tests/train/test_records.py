@@ -1,4 +1,4 @@
-"""Pictures are cropped, mirrored and scaled as the recipe has it."""
+"""Tests of cropping, mirroring and normalising pictures."""
 
 import itertools
 
@@ -10,29 +10,29 @@ from labkit.train import records
 
 
 def take(n, batches):
-    taken = [(images.numpy(), labels.numpy()) for images, labels in itertools.islice(batches, n)]
-    assert len(taken) == n
-    return taken
+    arrays = [(images.numpy(), labels.numpy()) for images, labels in itertools.islice(batches, n)]
+    assert len(arrays) == n
+    return arrays
 
 
-def test_a_picture_is_mirrored_now_and_then_and_stays_whole_with_an_area_of_1(tmp_path):
+def test_with_an_area_of_1_pictures_are_only_mirrored_at_random(tmp_path):
     picture = np.zeros((32, 32, 3))
     picture[:, :16] = 200
-    found = tfrecords.index(write_set(tmp_path, [example(jpeg(picture), 1)], files=1), "train")
-    ((images, _),) = take(1, records.training(found, 32, 64, least_area=1.0))
+    index = tfrecords.index(write_set(tmp_path, [example(jpeg(picture), 1)], files=1), "train")
+    ((images, _),) = take(1, records.training(index, 32, 64, least_area=1.0))
     grey = np.rint(images * records.DEVIATION + records.MEAN)
     left, right = picture, picture[:, ::-1]
     mirrored = [np.abs(image - right).max() < 8 for image in grey]
-    assert all(np.abs(image - (right if seen else left)).max() < 8 for image, seen in zip(grey, mirrored, strict=True))
+    assert all(np.abs(image - (right if flip else left)).max() < 8 for image, flip in zip(grey, mirrored, strict=True))
     assert 16 < sum(mirrored) < 48
 
 
-def test_crops_differ_and_are_as_large_as_asked(tmp_path):
-    # The pixels' red is their row, the green their column: the spread of both is the crop's height and width.
+def test_crops_vary_within_the_requested_area(tmp_path):
+    # A pixel's red is its row, its green the column: their spreads are the crop's height and width.
     rows, columns = np.mgrid[:200, :200]
     picture = np.stack([rows, columns, np.zeros_like(rows)], axis=-1)
-    found = tfrecords.index(write_set(tmp_path, [example(jpeg(picture), 1)], files=1), "train")
-    ((images, _),) = take(1, records.training(found, 50, 64, least_area=0.3))
+    index = tfrecords.index(write_set(tmp_path, [example(jpeg(picture), 1)], files=1), "train")
+    ((images, _),) = take(1, records.training(index, 50, 64, least_area=0.3))
     pixels = images * records.DEVIATION + records.MEAN
     height = np.ptp(pixels[..., 0], axis=(1, 2)) / 200
     width = np.ptp(pixels[..., 1], axis=(1, 2)) / 200
@@ -45,17 +45,17 @@ def test_crops_differ_and_are_as_large_as_asked(tmp_path):
     assert 1.1 < (width / height).max() < 1.43
 
 
-def test_it_is_the_middle_of_the_picture_in_imagenets_scale(tmp_path):
+def test_evaluation_uses_the_normalised_centre_crop(tmp_path):
     picture = np.zeros((64, 96, 3))
     picture[4:60, 20:76] = 10, 100, 200  # 7/8 of the shorter side, in the middle
-    found = tfrecords.index(write_set(tmp_path, [example(jpeg(picture), 7)], files=1), "train")
-    ((images, labels),) = records.evaluation(found, 56, 4)
+    index = tfrecords.index(write_set(tmp_path, [example(jpeg(picture), 7)], files=1), "train")
+    ((images, labels),) = records.evaluation(index, 56, 4)
     assert labels.numpy() == [7]
     pixels = images[0].numpy() * records.DEVIATION + records.MEAN
     np.testing.assert_allclose(pixels, np.broadcast_to((10.0, 100, 200), pixels.shape), atol=20)
 
 
 def test_grey_pictures_get_three_channels(tmp_path):
-    found = tfrecords.index(write_set(tmp_path, [example(jpeg(np.full((40, 40), 90)), 1)], files=1), "train")
-    ((images, _),) = records.evaluation(found, 8, 1)
+    index = tfrecords.index(write_set(tmp_path, [example(jpeg(np.full((40, 40), 90)), 1)], files=1), "train")
+    ((images, _),) = records.evaluation(index, 8, 1)
     np.testing.assert_allclose(images[0].numpy() * records.DEVIATION + records.MEAN, np.full((8, 8, 3), 90), atol=2)

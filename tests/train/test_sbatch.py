@@ -1,4 +1,4 @@
-"""env/slurm/train.sbatch trains on two nodes of a real Slurm, saves when it has to stop, and resumes."""
+"""Tests of env/slurm/train.sbatch on two nodes of a real Slurm: training, saving on a stop signal, resuming."""
 
 import os
 import subprocess
@@ -18,14 +18,14 @@ FLAGS = ("--model=resnet8", "--batch_size=8", "--iter_unit=batch", "--log_every=
 
 @pytest.fixture(scope="module")
 def slurm(slurm_is_installed, tmp_path_factory):
-    one = Cluster(tmp_path_factory.mktemp("slurm") / "cluster")
-    yield one.up(2, until=os.getpid())
-    one.down()
+    cluster = Cluster(tmp_path_factory.mktemp("slurm") / "cluster")
+    yield cluster.up(2, until=os.getpid())
+    cluster.down()
 
 
 @pytest.fixture
 def shell(slurm, tmp_path):
-    """Run a command as in a terminal, and return what it prints."""
+    """Return a function that runs a command as in a terminal, and returns its output."""
 
     def run(*argv: object) -> str:
         environ = os.environ | slurm.variables
@@ -36,8 +36,8 @@ def shell(slurm, tmp_path):
     return run
 
 
-def eventually(true, seconds: float = 90.0) -> bool:
-    return wait_until(true, seconds)
+def eventually(condition, seconds: float = 90.0) -> bool:
+    return wait_until(condition, seconds)
 
 
 def submit(shell, *flags: str, kit=ROOT) -> str:
@@ -47,30 +47,30 @@ def submit(shell, *flags: str, kit=ROOT) -> str:
 
 
 def state(shell, job: str) -> str:
-    told = dict(entry.split("=", 1) for entry in shell("scontrol", "show", "job", job).split() if "=" in entry)
-    return told["JobState"]
+    entries = dict(entry.split("=", 1) for entry in shell("scontrol", "show", "job", job).split() if "=" in entry)
+    return entries["JobState"]
 
 
 def steps(folder) -> list[int]:
     return [record["step"] for record in log.read(folder / "run") if record["event"] == "train"]
 
 
-def test_told_to_stop_it_saves_and_the_next_goes_on(shell, tmp_path):
+def test_a_stopped_job_saves_and_the_next_continues(shell, tmp_path):
     for stop in ("scancel", "the time limit"):
         job, before = submit(shell, "--num_iter=100000", "--mode=train"), len(steps(tmp_path))
         assert eventually(lambda before=before: len(steps(tmp_path)) > before + 10), (tmp_path / "job.log").read_text()
-        # As its time runs out, Slurm tells the ranks alone, not the script; it does not do so within a test's time.
+        # At the time limit, Slurm signals only the ranks, not the script; the limit is too long for a test.
         shell("scancel", *(["--signal=TERM"] if stop == "the time limit" else []), job)
-        ended = ("CANCELLED",) if stop == "scancel" else ("PENDING", "REQUEUED")  # for the rest, by the script
-        assert eventually(lambda job=job, ended=ended: state(shell, job) in ended), state(shell, job)
+        states = ("CANCELLED",) if stop == "scancel" else ("PENDING", "REQUEUED")  # requeued by the script
+        assert eventually(lambda job=job, states=states: state(shell, job) in states), state(shell, job)
         shell("scancel", job)
         assert eventually(lambda: log.read(tmp_path / "run")[-1]["event"] == "stop")
     reached = steps(tmp_path)[-1]
     job = submit(shell, f"--num_iter={reached + 5}")
     assert eventually(lambda: state(shell, job) == "COMPLETED"), (tmp_path / "job.log").read_text()
-    told = (tmp_path / "job.log").read_text()
-    assert "resnet8 on 2 ranks" in told
-    assert f"going on after step {reached}" in told
+    output = (tmp_path / "job.log").read_text()
+    assert "resnet8 on 2 ranks" in output
+    assert f"continuing after step {reached}" in output
     assert steps(tmp_path) == list(range(1, reached + 6))
     assert log.read(tmp_path / "run")[-1]["event"] == "evaluate"
 
@@ -82,13 +82,13 @@ export PYTHONPATH={ROOT} SLURM_OVERLAP=1 SLURM_CPU_BIND=none
 
 
 @pytest.mark.parametrize("how", ["train.sbatch", "mpirun"])
-def test_on_the_small_slurm_it_listens_on_loopback_alone(slurm, shell, tmp_path, how):
+def test_on_the_small_slurm_it_listens_only_on_loopback(slurm, shell, tmp_path, how):
     (tmp_path / "by_mpirun").write_text(BY_MPIRUN)
-    seen = {}
+    sockets = {}
 
     def trains() -> bool:
-        below = {one.pid for one in psutil.Process(slurm.supervisor_pid).children(recursive=True)}
-        seen.update(listeners(lambda process: process.pid in below))
+        pids = {process.pid for process in psutil.Process(slurm.supervisor_pid).children(recursive=True)}
+        sockets.update(listeners(lambda process: process.pid in pids))
         return len(steps(tmp_path)) > 3
 
     flags = ("--num_iter=100000", "--mode=train")
@@ -98,8 +98,8 @@ def test_on_the_small_slurm_it_listens_on_loopback_alone(slurm, shell, tmp_path,
         job = submit(shell, *flags)
     assert eventually(trains), (tmp_path / "job.log").read_text()
     shell("scancel", job)
-    assert {"python", "slurmctld"} <= set().union(*seen.values())
-    assert beyond_loopback(seen) == {}
+    assert {"python", "slurmctld"} <= set().union(*sockets.values())
+    assert beyond_loopback(sockets) == {}
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_on_the_small_slurm_it_listens_on_loopback_alone(slurm, shell, tmp_path,
     [(16, 1, {}, 8), (16, 2, {}, 4), (4, 1, {}, 4), (4, 2, {}, 2), (1, 2, {}, 1), (16, 1, {"THREADS": "3"}, 3)],
 )
 def test_a_rank_has_a_thread_per_core(tmp_path, cpus, tasks, env, threads):
-    """On a node of eight cores with two hardware threads each, all or a part of it."""
+    """The node has eight cores with two hardware threads each; the job uses all or some of them."""
     lines = ["# CPU,Core,Socket", *(f"{core},{core // 4}" for core in range(8) for _ in range(2))]
     for name, script in {
         "lscpu": f"printf '%s\\n' {' '.join(repr(line) for line in lines)}",
@@ -122,8 +122,8 @@ def test_a_rank_has_a_thread_per_core(tmp_path, cpus, tasks, env, threads):
     assert f"--cpus-per-task={max(1, cpus // tasks)} " in out
 
 
-def test_outside_the_kit_it_says_what_to_do(shell, tmp_path):
+def test_outside_the_kit_it_fails_with_a_remedy(shell, tmp_path):
     job = submit(shell, kit=tmp_path)
     assert eventually(lambda: state(shell, job) == "FAILED")
-    assert f"train.sbatch: {tmp_path} has no .venv: submit in the kit's folder" in (tmp_path / "job.log").read_text()
+    assert f"train.sbatch: {tmp_path} has no .venv: submit from the kit's folder" in (tmp_path / "job.log").read_text()
     assert "ExitCode=2:0" in shell("scontrol", "show", "job", job)

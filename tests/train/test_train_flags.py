@@ -10,18 +10,18 @@ from labkit.train.config import TrainConfig
 
 
 def test_each_flag_is_a_field_of_the_configuration():
-    found = {action.dest for action in flags.parser()._actions} - {"help"}
-    assert found == {field.name for field in dataclasses.fields(TrainConfig)}
+    names = {action.dest for action in flags.parser()._actions} - {"help"}
+    assert names == {field.name for field in dataclasses.fields(TrainConfig)}
 
 
-def test_what_is_not_given_is_as_the_configuration_has_it():
+def test_defaults_are_those_of_the_configuration():
     assert flags.parse([]) == TrainConfig()
     assert flags.parse(["--batch_size=64", "--use_cosine_lr"]) == TrainConfig(batch_size=64, use_cosine_lr=True)
 
 
-def test_the_guides_line_is_taken_as_it_is(tmp_path):
-    found = flags.parse([*GUIDE, f"--data_dir={tmp_path}"])  # only the images are elsewhere
-    assert found == TrainConfig(
+def test_the_guides_flags_are_accepted_unchanged(tmp_path):
+    config = flags.parse([*GUIDE, f"--data_dir={tmp_path}"])  # only the images are elsewhere
+    assert config == TrainConfig(
         mode="train_and_evaluate",
         iter_unit="epoch",
         num_iter=50,
@@ -40,7 +40,7 @@ def test_the_guides_line_is_taken_as_it_is(tmp_path):
         loss_scale=1024,
         use_static_loss_scaling=True,
     )
-    assert found.static_loss_scale == 1024
+    assert config.static_loss_scale == 1024
 
 
 def test_a_loss_scale_needs_both_its_flags():
@@ -56,7 +56,7 @@ def test_a_configuration_cannot_be_changed():
 @pytest.mark.parametrize(
     ("mode", "trains", "evaluates"), [("train", 1, 0), ("evaluate", 0, 1), ("train_and_evaluate", 1, 1)]
 )
-def test_a_mode_says_what_is_done(mode, trains, evaluates):
+def test_the_mode_decides_training_and_evaluation(mode, trains, evaluates):
     config = flags.parse(["--mode", mode])
     assert (config.trains, config.evaluates) == (trains, evaluates)
 
@@ -68,11 +68,11 @@ def test_a_mode_says_what_is_done(mode, trains, evaluates):
         ("--label_smoothing=1.5", "--label_smoothing: 1.5 is more than 1"),
         ("--least_area=nan", "--least_area: nan is more than 1"),
         ("--model=vgg16", "invalid choice: 'vgg16'"),
-        ("--use_static_loss_scaling", "--use_static_loss_scaling is for 16 bits"),
-        ("--loss_scale=128", "--loss_scale does nothing alone: add --use_static_loss_scaling"),
+        ("--use_static_loss_scaling", "--use_static_loss_scaling needs 16 bits"),
+        ("--loss_scale=128", "--loss_scale has no effect alone: add --use_static_loss_scaling"),
     ],
 )
-def test_what_makes_no_sense_is_one_line(args, message):
+def test_invalid_flags_are_one_line_errors(args, message):
     with pytest.raises(LabError) as error:
         flags.parse([args])
     assert message in str(error.value)

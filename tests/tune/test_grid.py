@@ -1,4 +1,4 @@
-"""The measurement of lab 05's grid, without TensorFlow: another function measures its points."""
+"""Tests of measuring lab 05's grid, with a function instead of TensorFlow."""
 
 import csv
 import math
@@ -25,7 +25,7 @@ def rows_of(file):
     return [line for line in lines if line.startswith("#")], [*csv.DictReader(line for line in lines if line[0] != "#")]
 
 
-def test_the_grid_that_the_kit_ships_has_the_points_of_its_knobs_on_as_many_cores():
+def test_the_kits_grid_has_all_points_of_its_knobs_on_two_cores():
     head, rows = rows_of(STOCK)
     assert "2 cores" in head[0]
     knobs = space.read(space.MNIST_KNOBS, MACHINE)
@@ -33,7 +33,7 @@ def test_the_grid_that_the_kit_ships_has_the_points_of_its_knobs_on_as_many_core
     assert all(float(row[f"round{number}"]) > 0 for row in rows for number in (1, 2))
 
 
-def test_a_point_has_the_default_s_value_where_a_knob_is_left_alone():
+def test_a_point_has_the_default_value_of_an_unset_knob():
     assert grid.points(KNOBS) == {
         ("1", "small"): {"threads": 1, "pages": None},
         ("1", "huge"): {"threads": 1, "pages": "huge"},
@@ -42,22 +42,22 @@ def test_a_point_has_the_default_s_value_where_a_knob_is_left_alone():
     }
 
 
-def test_each_round_measures_each_point_once_in_an_order_of_its_own():
-    rounds, seen = [{}, {}], []
+def test_each_round_measures_each_point_once_in_a_different_order():
+    rounds, calls = [{}, {}], []
 
     def objective(settings):
-        seen.append(tuple(settings.values()))
+        calls.append(tuple(settings.values()))
         return 7.0
 
     assert [*grid.measure(KNOBS, rounds, objective)] == [1] * 4 + [2] * 4
     assert rounds == [dict.fromkeys(grid.points(KNOBS), 7.0)] * 2
-    first, second = seen[:4], seen[4:]
+    first, second = calls[:4], calls[4:]
     assert set(first) == set(second)
     assert len(set(first)) == 4
     assert first != second
 
 
-def test_a_point_that_fails_is_not_a_number_and_the_others_are_measured(capsys):
+def test_a_failed_point_is_nan_and_the_others_are_measured(capsys):
     def objective(settings):
         if settings["pages"]:
             raise LabError("out of memory")
@@ -76,7 +76,7 @@ def test_a_launch_is_repeated_while_other_work_disturbs_it():
 
         def objective(settings):
             busy = disturbed[len(calls)]
-            load._report_to_enclosing(load.Others(share=0.5 * busy, busy=busy, capacity=1.0))
+            load._report_to_enclosing(load.Contention(share=0.5 * busy, busy=busy, capacity=1.0))
             calls.append(settings)
             return float(len(calls))
 
@@ -87,23 +87,23 @@ def test_a_launch_is_repeated_while_other_work_disturbs_it():
     assert run(True, True, True) == (3.0, grid.ATTEMPTS)
 
 
-def test_an_interrupted_measurement_continues_with_the_points_that_are_left(tmp_path):
+def test_an_interrupted_measurement_resumes_with_the_missing_points(tmp_path):
     file, calls = tmp_path / "grid.csv", []
     rounds = grid.read(file, KNOBS, 2)
     for _ in zip(range(5), grid.measure(KNOBS, rounds, lambda settings: 5.0), strict=False):
         grid.write(file, KNOBS, rounds, MACHINE, "2.21.0")
-    again = grid.read(file, KNOBS, 2)
-    assert again == rounds
-    for _ in grid.measure(KNOBS, again, lambda settings: calls.append(settings) or 6.0):
-        grid.write(file, KNOBS, again, MACHINE, "2.21.0")
+    resumed = grid.read(file, KNOBS, 2)
+    assert resumed == rounds
+    for _ in grid.measure(KNOBS, resumed, lambda settings: calls.append(settings) or 6.0):
+        grid.write(file, KNOBS, resumed, MACHINE, "2.21.0")
     assert len(calls) == 8 - sum(map(len, rounds))
-    assert [len(done) for done in grid.read(file, KNOBS, 2)] == [4, 4]
+    assert [len(metrics) for metrics in grid.read(file, KNOBS, 2)] == [4, 4]
 
 
-def test_a_grid_of_other_knobs_is_not_continued(tmp_path):
+def test_a_grid_with_other_knobs_is_not_resumed(tmp_path):
     file = tmp_path / "grid.csv"
     grid.write(file, KNOBS, [{}], MACHINE, "2.21.0")
-    with pytest.raises(LabError, match="a grid of other knobs"):
+    with pytest.raises(LabError, match="a grid with other knobs"):
         grid.read(file, {"cores": KNOBS["threads"]})
 
 

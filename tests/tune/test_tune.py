@@ -1,4 +1,4 @@
-"""`lab tune` finds what is best, says what failed, goes on where it was stopped, and does not take luck for speed."""
+"""Tests of `lab tune`: it finds the best settings, reports failures, resumes, and confirms before it claims a gain."""
 
 import csv
 import itertools
@@ -42,34 +42,34 @@ TOP = {"threads": 5, "pin": "scatter", "spin": 1}
 
 
 @pytest.mark.slow
-def test_the_whole_of_a_small_space_is_tried_and_no_point_twice():
-    asked = []
-    trials = search(GRID, lambda settings: asked.append(tuple(settings.values())) or speed(settings), 10_000)
-    assert sorted(asked, key=str) == sorted(itertools.product(*GRID.values()), key=str)
+def test_a_small_space_is_tried_completely_and_no_point_twice():
+    points = []
+    trials = search(GRID, lambda settings: points.append(tuple(settings.values())) or speed(settings), 10_000)
+    assert sorted(points, key=str) == sorted(itertools.product(*GRID.values()), key=str)
     assert len(trials) == size(GRID)
     assert best(trials).settings == TOP
 
 
 @pytest.mark.parametrize("sampler", ["gp", "tpe", "random"])
-def test_the_same_seed_gives_the_same_search_and_another_seed_another(sampler):
-    one, same, other = (search(GRID, speed, 15, seed=seed, sampler=sampler) for seed in (3, 3, 4))
-    assert [trial.settings for trial in one] == [trial.settings for trial in same]
-    assert [trial.settings for trial in one] != [trial.settings for trial in other]
+def test_equal_seeds_give_equal_searches(sampler):
+    first, same, other = (search(GRID, speed, 15, seed=seed, sampler=sampler) for seed in (3, 3, 4))
+    assert [trial.settings for trial in first] == [trial.settings for trial in same]
+    assert [trial.settings for trial in first] != [trial.settings for trial in other]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sampler", ["gp", "tpe"])
-def test_what_learns_finds_better_points_than_random_search_with_as_many_trials(sampler):
-    found, blind = (
-        [best(search(GRID, speed, 20, seed=seed, sampler=kind)).value for seed in range(8)]
-        for kind in (sampler, "random")
+def test_samplers_that_learn_beat_random_search(sampler):
+    learned, random_best = (
+        [best(search(GRID, speed, 20, seed=seed, sampler=name)).value for seed in range(8)]
+        for name in (sampler, "random")
     )
-    assert sum(found) > sum(blind)
-    assert max(found) == speed(TOP)
+    assert sum(learned) > sum(random_best)
+    assert max(learned) == speed(TOP)
 
 
-@pytest.mark.parametrize("shift", [1, -50])  # metrics below 0 too
-def test_minimize_turns_it_round(shift):
+@pytest.mark.parametrize("shift", [1, -50])  # negative metrics too
+def test_minimize_finds_the_minimum(shift):
     trials = search({"x": range(30)}, lambda settings: shift + (settings["x"] - 11) ** 2, 20, minimize=True)
     assert best(trials, minimize=True).settings == {"x": 11}
 
@@ -81,7 +81,7 @@ def test_default_comes_first():
 
 
 @pytest.mark.parametrize("minimize", [False, True])
-def test_only_what_is_hopeless_beside_the_best_is_given_up(minimize):
+def test_only_trials_far_behind_the_best_are_pruned(minimize):
     beyond = 1 + 1.1 * PRUNING_MARGIN if minimize else 1 - 1.1 * PRUNING_MARGIN
     within = 1 + 0.9 * PRUNING_MARGIN if minimize else 1 - 0.9 * PRUNING_MARGIN
     figures = {"best": 50.0, "beyond": 50 * beyond, "within": 50 * within}
@@ -95,7 +95,7 @@ def test_only_what_is_hopeless_beside_the_best_is_given_up(minimize):
 
 
 @pytest.mark.slow
-def test_failures_are_recorded_and_the_search_goes_on():
+def test_failures_are_recorded_and_the_search_continues():
     def fragile(settings):
         if settings["threads"] > 6:
             raise LabError("exit status 1. Its last lines:\n  no memory")
@@ -107,12 +107,12 @@ def test_failures_are_recorded_and_the_search_goes_on():
     assert all(math.isnan(trial.value) for trial in failed)
     assert {trial.failure.splitlines()[-1] for trial in failed} == {
         "  no memory",
-        "its metric is nan, and that cannot be compared.",
+        "its metric is nan, which can't be compared.",
     }
     assert best(trials).settings == TOP
 
 
-def test_default_that_fails_ends_the_search():
+def test_failing_default_settings_end_the_search():
     def fails(settings):
         raise LabError("no such file")
 
@@ -126,7 +126,7 @@ def test_budget_in_minutes():
 
 
 @pytest.mark.parametrize("at", [0, 7])
-def test_interrupted_it_goes_on_with_the_trials_it_has(at):
+def test_an_interrupted_search_resumes_with_its_trials(at):
     study = optuna.create_study(direction="maximize")
     calls = []
 
@@ -141,7 +141,7 @@ def test_interrupted_it_goes_on_with_the_trials_it_has(at):
         search(GRID, interrupted, 20, default=default, study=study)
     trials = search(GRID, interrupted, 20, default=default, study=study)
     assert len(trials) == 20
-    assert len(calls) == 21  # the one that was cut off is measured anew or not at all; none of the others
+    assert len(calls) == 21  # no completed trial is measured again
     assert trials[0].settings == default
     assert len({str(trial.settings) for trial in trials}) == 20
 
@@ -165,7 +165,7 @@ def test_default_knobs_on_two_cores():
 
 @pytest.mark.parametrize("file", [space.BENCH_KNOBS, space.MNIST_KNOBS, space.TORCH_KNOBS])
 @pytest.mark.parametrize("cores", [2, 64])
-def test_thread_counts_of_the_kit_s_knobs_go_from_one_to_the_default_which_is_not_set_too(file, cores):
+def test_thread_counts_in_the_kits_knobs_go_from_one_to_the_unset_default(file, cores):
     for name, knob in space.read(file, machine(cores)).items():
         assert knob.values.count(None) == 1
         assert knob.default is None or knob.default not in knob.values
@@ -175,7 +175,7 @@ def test_thread_counts_of_the_kit_s_knobs_go_from_one_to_the_default_which_is_no
             assert {power for power in (1, 2, 4, 8, 16, 32) if power < cores} < {*knob.values}
 
 
-def test_the_default_takes_its_place_among_the_values_and_is_left_alone(tmp_path):
+def test_none_replaces_the_default_among_the_values(tmp_path):
     file = tmp_path / "knobs.toml"
     file.write_text('[batch]\ntype = "choice"\nvalues = [32, 64, 256]\ndefault = 64\nflag = "-b {value}"')
     knob = space.read(file, ON_TWO)["batch"]
@@ -183,19 +183,19 @@ def test_the_default_takes_its_place_among_the_values_and_is_left_alone(tmp_path
     assert [*map(knob.label, knob.values)] == [32, 64, 256]
 
 
-def test_a_default_that_sees_more_cpus_than_the_quota_feeds_is_a_value_of_its_own():
+def test_a_default_beyond_the_cpu_quota_is_an_extra_value():
     intra = space.read(space.MNIST_KNOBS, machine(64, quota=4.0))["intra"]
     assert intra.values == (1, 2, 3, 4, None)
     assert intra.label(None) == 64
 
 
-def test_an_optimum_that_was_published_is_a_point_on_its_machine():
+def test_a_published_optimum_is_a_point_of_its_machines_space():
     knobs = space.read(space.DEFAULT_KNOBS, machine(56, smt=2, numa=2))
     assert 28 in knobs["intra"].values
     assert 2 in knobs["inter"].values
 
 
-def test_threads_are_no_more_than_the_quota_feeds():
+def test_thread_counts_do_not_exceed_the_cpu_quota():
     assert space.read(space.DEFAULT_KNOBS, machine(64, quota=4.0))["intra"].values == (1, 2, 3, 4, None)
 
 
@@ -222,15 +222,15 @@ CHOICE = '[a]\ntype = "choice"\nenv = "A"\n'
         (KNOB.replace("type", "text"), r"knob a must contain \['type'\]"),
         (KNOB + "hihg = 3", "knob a must not contain {'hihg'}"),
         (KNOB.replace("high = 4", ""), r"knob a must contain \['high'\]"),
-        (KNOB + 'flag = "-n {value}"', "env, flag or prefix"),
-        (KNOB.replace("env", "text"), "env, flag or prefix"),
+        (KNOB + 'flag = "-n {value}"', "exactly one of env, flag and prefix"),
+        (KNOB.replace("env", "text"), "exactly one of env, flag and prefix"),
         (KNOB.replace('env = "A"', 'flag = "-n"'), r"knob a.flag must match"),
         (KNOB.replace("4", "0"), "from 1 to 0"),
         (KNOB.replace("4", '"cpu"'), "knob a.high"),
         (KNOB + "step = 0", "knob a.step"),
         (KNOB.replace("4", "100000000000"), "more than 10,000 values"),
         (KNOB.replace("4", "1" + "0" * 5000), "is not TOML"),
-        (KNOB.replace("low = 1", "low = 0") + "log = true", "1 or more with log"),
+        (KNOB.replace("low = 1", "low = 0") + "log = true", "at least 1 with log"),
         (KNOB.replace('"A"', '"A B"'), "knob a.env"),
         (KNOB + 'text = "two\\nlines"', "knob a.text"),
         (CHOICE, r"knob a must contain \['values'\]"),
@@ -243,7 +243,7 @@ CHOICE = '[a]\ntype = "choice"\nenv = "A"\n'
         ("", "must contain at least 1 properties"),
     ],
 )
-def test_a_file_of_knobs_that_makes_no_sense(tmp_path, text, message):
+def test_an_invalid_knobs_file(tmp_path, text, message):
     file = tmp_path / "knobs.toml"
     file.write_text(text)
     with pytest.raises(LabError, match=message) as error:
@@ -294,14 +294,14 @@ def test_lines_without_a_metric(lines, message):
 def test_a_crash_and_a_hang_quote_the_last_lines():
     with pytest.raises(LabError, match=r"exit status 3\. Its last lines:\n  out of luck"):
         Command(["sh", "-c", "echo out of luck; exit 3"], {})({})
-    with pytest.raises(LabError, match=r"not over after \d+ s\. It printed nothing"):
+    with pytest.raises(LabError, match=r"timed out after \d+ s\. It printed nothing"):
         Command(["sleep", "60"], {}, timeout=0.2)({})
 
 
 @pytest.mark.parametrize(
     ("metric", "text"), [(13_580_000.4, "13,580,000"), (1234.5, "1,234"), (123.456, "123.5"), (0.0123456, "0.01235")]
 )
-def test_a_metric_has_no_exponent(metric, text):
+def test_metrics_are_printed_without_an_exponent(metric, text):
     assert format_metric(metric) == text
 
 
@@ -310,18 +310,18 @@ def test_a_metric_has_no_exponent(metric, text):
     [
         (IMAGES_PER_SECOND, "images/s"),
         (r"rows/s: ([\d.]+)", "rows/s"),
-        (r"^\d+", "metric, as the command prints it"),
-        (r"(?i)loss (\S+)", "metric, as the command prints it"),
+        (r"^\d+", "metric as printed"),
+        (r"(?i)loss (\S+)", "metric as printed"),
     ],
 )
-def test_an_axis_has_the_name_before_the_metric(pattern, label):
+def test_the_axis_label_is_the_text_before_the_number(pattern, label):
     assert report.unit_of(pattern) == label
 
 
-# What comes of it
+# The results
 
 
-def test_the_env_file_can_be_sourced_and_gives_the_settings(tmp_path):
+def test_the_env_file_sets_the_variables(tmp_path):
     knobs = {"a": space.Knob((None, "x y'z"), env="A"), "b": space.Knob((None, 1), env="B"), "c": KNOBS["batch"]}
     command = Command(["train", "my file"], knobs)
     file = tmp_path / "best.env"
@@ -335,12 +335,12 @@ def test_the_env_file_can_be_sourced_and_gives_the_settings(tmp_path):
     assert "train 'my file' --batch=8" in file.read_text()
 
 
-def test_noise_is_seldom_called_a_gain_and_speed_is_seen():
+def test_noise_is_rarely_confirmed_as_a_gain_and_real_speed_is():
     noise = random.Random(1)
     noisy = [
         report.confirm(lambda settings: noise.gauss(100, 3), {"x": 1}, {"x": 2}, rounds=5).gained for _ in range(200)
     ]
-    assert sum(noisy) < 15  # 1 in 40 is to be expected: 5
+    assert sum(noisy) < 15  # 5 are expected: 1 in 40
     faster = report.confirm(lambda settings: settings["x"] * noise.gauss(100, 1), {"x": 1.2}, {"x": 1.0})
     assert faster.gained
     assert 1.1 < faster.ratio.value < 1.3
@@ -349,31 +349,31 @@ def test_noise_is_seldom_called_a_gain_and_speed_is_seen():
     )
 
 
-def test_the_confirmation_takes_turns_and_knows_that_less_time_is_faster():
+def test_the_confirmation_alternates_and_can_minimize():
     order = []
-    found = report.confirm(
+    confirmation = report.confirm(
         lambda settings: order.append(settings["x"]) or settings["x"] + 0.01 * len(order),
         {"x": 1.0}, {"x": 2.0}, rounds=4, minimize=True,
     )  # fmt: skip
     assert order == [1, 2, 2, 1, 1, 2, 2, 1]
-    assert 1.8 < found.ratio.value < 2
-    assert found.gained
+    assert 1.8 < confirmation.ratio.value < 2
+    assert confirmation.gained
 
 
 @pytest.mark.parametrize("minimize", [False, True])
-def test_a_default_that_varies_is_to_be_measured_again(minimize):
-    figures = iter([10, 10, 13, 10, 10, 9])  # the default has 10, 13 and 9: it comes second, first, second
-    found = report.confirm(lambda settings: next(figures), {"x": 1}, {"x": 2}, rounds=3, minimize=minimize)
-    assert (found.measured, found.reference) == ([10, 10, 10], [10, 13, 9])
+def test_a_varying_default_must_be_measured_again(minimize):
+    figures = iter([10, 10, 13, 10, 10, 9])  # the default, run second, first and second, has 10, 13 and 9
+    confirmation = report.confirm(lambda settings: next(figures), {"x": 1}, {"x": 2}, rounds=3, minimize=minimize)
+    assert (confirmation.measured, confirmation.reference) == ([10, 10, 10], [10, 13, 9])
     assert re.fullmatch(
         r"not confirmed: .* times the default's speed, (best|slower) in 1 of 3 fresh rounds: "
-        r"not significant; measure again: the reference varied by \d\d% between rounds", str(found)
+        r"not significant; measure again: the reference varied by \d\d% between rounds", str(confirmation)
     )  # fmt: skip
 
 
 # Lab 05, section 7: the default is fast in three launches of five, and three times as slow in the others.
 @pytest.mark.parametrize(
-    ("ratios", "gained", "said"),
+    ("ratios", "gained", "message"),
     [
         (
             [1.44, 1.49, 8.6, 9.7, 1.46, 1.45],
@@ -397,20 +397,20 @@ def test_a_default_that_varies_is_to_be_measured_again(minimize):
         ),
     ],
 )
-def test_settings_that_won_all_six_rounds_are_a_gain_whatever_the_launches(ratios, gained, said):
-    places = {1.0: iter(ratios), 2.0: itertools.repeat(1.0)}
-    found = report.confirm(lambda settings: next(places[settings["x"]]), {"x": 1.0}, {"x": 2.0})
-    assert found.gained is gained
-    assert said in str(found)
-    assert "more round" not in str(found)
+def test_settings_that_win_all_six_rounds_are_a_gain_despite_outliers(ratios, gained, message):
+    metrics = {1.0: iter(ratios), 2.0: itertools.repeat(1.0)}
+    confirmation = report.confirm(lambda settings: next(metrics[settings["x"]]), {"x": 1.0}, {"x": 2.0})
+    assert confirmation.gained is gained
+    assert message in str(confirmation)
+    assert "more round" not in str(confirmation)
 
 
 def on_busy_cores(figure):
-    """Give an objective whose every other run has others on its cores."""
+    """Return an objective with other work on its cores in every other run."""
     runs = itertools.count()
 
     def objective(settings):
-        load._report_to_enclosing(load.Others(share=0.4 * (next(runs) % 2), busy=True, capacity=1.0))
+        load._report_to_enclosing(load.Contention(share=0.4 * (next(runs) % 2), busy=True, capacity=1.0))
         return figure(settings)
 
     return objective
@@ -421,8 +421,8 @@ def test_trials_and_confirmations_on_a_busy_machine_are_marked(tmp_path):
     assert next((trial.others, trial.busy) for trial in trials if trial.state == "done") == (0.2, True)
     report.write_trials(trials, tmp_path / "trials.csv")
     assert next(csv.DictReader((tmp_path / "trials.csv").open()))["others"] == "0.2"
-    found = report.confirm(on_busy_cores(lambda settings: settings["x"]), {"x": 2.0}, {"x": 1.0}, rounds=2)
-    assert "⚠ Meanwhile, other work took 20% of the cores" in str(found.others)
+    busy = report.confirm(on_busy_cores(lambda settings: settings["x"]), {"x": 2.0}, {"x": 1.0}, rounds=2)
+    assert "⚠ Meanwhile, other work took 20% of the cores" in str(busy.others)
     quiet = report.confirm(lambda settings: settings["x"], {"x": 2.0}, {"x": 1.0}, rounds=2)
     assert not quiet.others.busy
 
@@ -474,58 +474,58 @@ def job(tmp_path, monkeypatch):
 
 
 def tune(monkeypatch, *arguments):
-    """Run `lab tune`, and give its exit code."""
+    """Run `lab tune`; return its exit code."""
     monkeypatch.setattr("sys.argv", ["lab", "tune", *arguments])
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as exit_info:
         cli.main()
-    return left.value.code or 0
+    return exit_info.value.code or 0
 
 
 @pytest.mark.slow
 def test_from_a_command_to_its_best_settings(job, monkeypatch, capsys):
     assert tune(monkeypatch, *TUNE, "--repeats", "1", "--trials", "99", *SH) == 0
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     rows = list(csv.DictReader((job / "out/trials.csv").open()))
     assert len(rows) == 8 * 3
-    assert (rows[0]["a"], rows[0]["b"], rows[0]["metric"]) == ("", "", "60.0")  # the command as it stands
-    why = {row["a"]: row["failure"] for row in rows if row["state"] == "failed"}
-    assert why.keys() == {"5", "6", "7"}
-    assert "exit status 1" in why["5"]
-    assert "no memory" in why["5"]
-    assert "not over after" in why["6"]
-    assert "forgot to measure" in why["7"]
-    assert "no memory" in said
-    assert "confirmed: 1.75" in said
-    assert "source out/best.env" in said
-    shown = subprocess.run(["bash", "-c", "source out/best.env; echo $A $B"], capture_output=True, text=True).stdout
-    assert shown == "3 5\n"
+    assert (rows[0]["a"], rows[0]["b"], rows[0]["metric"]) == ("", "", "60.0")  # the defaults
+    failures = {row["a"]: row["failure"] for row in rows if row["state"] == "failed"}
+    assert failures.keys() == {"5", "6", "7"}
+    assert "exit status 1" in failures["5"]
+    assert "no memory" in failures["5"]
+    assert "timed out after" in failures["6"]
+    assert "forgot to measure" in failures["7"]
+    assert "no memory" in output
+    assert "confirmed: 1.75" in output
+    assert "source out/best.env" in output
+    variables = subprocess.run(["bash", "-c", "source out/best.env; echo $A $B"], capture_output=True, text=True).stdout
+    assert variables == "3 5\n"
     assert json.loads((job / "out/confirmation.json").read_text()) == {"best": [105.0] * 2, "default": [60.0] * 2}
     for picture in ("search.png", "importance.png"):
         assert (job / "out" / picture).read_bytes().startswith(b"\x89PNG")
-        assert f"out/{picture}: " in said
+        assert f"out/{picture}: " in output
 
 
 @pytest.mark.slow
-def test_a_figure_that_is_never_there_is_reported_after_the_default_trial(job, monkeypatch, capsys):
+def test_a_metric_that_is_never_printed_is_reported_after_the_default_trial(job, monkeypatch, capsys):
     assert tune(monkeypatch, *TUNE, "--metric", "sped: (.*)", *SH) == 2
     error = capsys.readouterr().err
-    assert "as it stands" in error
+    assert "fails with its default settings" in error
     assert "speed: 60" in error
     assert len((job / "runs").read_text().splitlines()) == 1
 
 
 @pytest.mark.slow
-def test_another_space_in_the_same_folder_is_refused_with_a_new_name(job, monkeypatch, capsys):
+def test_a_different_space_in_the_same_folder_is_refused(job, monkeypatch, capsys):
     assert tune(monkeypatch, *TUNE, "--repeats", "1", "--trials", "2", *SH) == 0
     runs = (job / "runs").read_text()
     (job / "knobs.toml").write_text(TOML.replace("high = 7", "high = 4"))
     assert tune(monkeypatch, *TUNE, "--repeats", "1", "--trials", "2", *SH) == 2
-    assert "differs in knobs: name another folder" in capsys.readouterr().err
+    assert "a search with different knobs: name another folder" in capsys.readouterr().err
     assert (job / "runs").read_text() == runs
 
 
 @pytest.mark.slow
-def test_when_nothing_beats_the_default_it_says_so(job, monkeypatch, capsys):
+def test_it_says_when_nothing_beats_the_default(job, monkeypatch, capsys):
     (job / "job.sh").write_text('echo "speed: $((50 - ${A:-0} - ${B:-0}))"')
     assert tune(monkeypatch, *TUNE, "--repeats", "1", "--trials", "4", *SH) == 0
     assert "keep them" in capsys.readouterr().out
@@ -534,7 +534,7 @@ def test_when_nothing_beats_the_default_it_says_so(job, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (("--trials", "0"), "--trials 0"),
         (("--minutes", "0"), "--minutes 0"),
@@ -545,11 +545,11 @@ def test_when_nothing_beats_the_default_it_says_so(job, monkeypatch, capsys):
         ((*TUNE, "--", "no-such-command"), "cannot start no-such-command"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_code_2(job, monkeypatch, capsys, arguments, told):
+def test_bad_input_is_reported_with_exit_code_2(job, monkeypatch, capsys, arguments, message):
     (job / "knobs.toml").write_text(TOML)
     assert tune(monkeypatch, *arguments) == 2
     error = capsys.readouterr().err
-    assert told in error
+    assert message in error
     assert "Traceback" not in error
 
 
@@ -561,16 +561,16 @@ def test_a_damaged_study_is_reported(job, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-    ("why", "told"), [("database or disk is full", "free some space"), ("database is locked", "has locks")]
+    ("reason", "remedy"), [("database or disk is full", "free some space"), ("database is locked", "has locks")]
 )
-def test_a_study_that_cannot_be_used_has_the_remedy_of_its_reason(why, told):
-    with pytest.raises(LabError, match=told) as raised, run._stored(Path("out")):
-        raise OperationalError("INSERT", {}, sqlite3.OperationalError(why))
-    assert ("free some space" in str(raised.value)) == ("full" in why)
+def test_the_remedy_for_a_storage_error_depends_on_its_reason(reason, remedy):
+    with pytest.raises(LabError, match=remedy) as raised, run._storage_errors(Path("out")):
+        raise OperationalError("INSERT", {}, sqlite3.OperationalError(reason))
+    assert ("free some space" in str(raised.value)) == ("full" in reason)
 
 
 @pytest.mark.parametrize("name", ["what?#1", "a b%20{x}", "q'u\"o:@[1]&=~", "ü\n☃"])
-def test_the_study_is_in_the_folder_whatever_its_name(job, name):
+def test_the_study_is_in_the_output_folder_even_with_an_odd_name(job, name):
     out = job / name
     study = run._study(out, Command(["true"], {}, IMAGES_PER_SECOND), run.TuneConfig())
     assert study.user_attrs["what"]["command"] == "true"
@@ -579,7 +579,7 @@ def test_the_study_is_in_the_folder_whatever_its_name(job, name):
 
 
 @pytest.mark.slow
-def test_a_disk_that_is_full_is_one_line_and_what_was_there_stays(job, monkeypatch, capsys):
+def test_a_full_disk_is_reported_in_one_line_and_old_files_are_kept(job, monkeypatch, capsys):
     assert tune(monkeypatch, *TUNE, "--repeats", "1", "--trials", "2", *SH) == 0
     before = {path.name: path.read_bytes() for path in (job / "out").iterdir()}
     monkeypatch.setattr("os.fsync", lambda descriptor: (_ for _ in ()).throw(OSError(28, "No space left on device")))
@@ -592,7 +592,7 @@ def test_a_disk_that_is_full_is_one_line_and_what_was_there_stays(job, monkeypat
 
 
 @pytest.mark.slow
-def test_interrupted_it_ends_what_runs_keeps_its_trials_and_goes_on(job):
+def test_an_interrupted_command_keeps_its_trials_and_can_be_resumed(job):
     (job / "job.sh").write_text(
         'echo $A $B >> runs\n[ $(wc -l < runs) -eq 4 ] && sleep 60\necho "speed: $((1 + ${A:-0}))"\n'
     )
@@ -613,22 +613,22 @@ def test_interrupted_it_ends_what_runs_keeps_its_trials_and_goes_on(job):
     ):
         time.sleep(0.05)
     first.send_signal(signal.SIGINT)
-    said, _ = first.communicate(timeout=60)
+    output, _ = first.communicate(timeout=60)
     assert first.returncode == 130
-    assert "3 trials are kept" in said
-    assert "Traceback" not in said
+    assert "3 trials are saved" in output
+    assert "Traceback" not in output
     assert "not confirmed" in (job / "out/best.env").read_text()
     second = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert second.returncode == 0
-    assert "Going on after the 3 trials" in second.stdout
+    assert "Resuming after 3 trials" in second.stdout
     rows = list(csv.DictReader((job / "out/trials.csv").open()))
     assert len({(row["a"], row["b"]) for row in rows}) == 6
-    assert len((job / "runs").read_text().splitlines()) == 4 + 3 + 2 * 2  # then the confirmation
+    assert len((job / "runs").read_text().splitlines()) == 4 + 3 + 2 * 2  # including the confirmation
 
 
-def test_without_a_command_it_is_the_benchmark_on_the_tensorflow_that_pip_installs():
+def test_the_default_command_is_the_benchmark():
     command, knobs = run._command([], run.TuneConfig())
     assert list(command.argv) == [sys.executable, *run.BENCH_FLAGS]
     assert knobs == space.BENCH_KNOBS
-    own, _ = run._command(["python", "train.py"], run.TuneConfig())
-    assert own.argv == ["python", "train.py"]
+    command, _ = run._command(["python", "train.py"], run.TuneConfig())
+    assert command.argv == ["python", "train.py"]

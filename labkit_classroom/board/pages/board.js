@@ -1,25 +1,25 @@
-// For all pages: elements from text, never from HTML, and a state that stays up to date.
+// Shared by all pages: elements built from text, never from HTML, and polling.
 
-/** Return an element with properties and children; texts become text nodes, so that nothing in them is markup. */
-export function element(name, properties = {}, ...children) {
-  const made = document.createElement(name);
-  for (const [key, value] of Object.entries(properties)) made.setAttribute(key, value);
-  made.append(...children.map((child) => (child instanceof Node ? child : String(child))));
-  return made;
+/** Return an element with attributes and children; strings become text nodes, never markup. */
+export function element(name, attributes = {}, ...children) {
+  const node = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
+  node.append(...children.map((child) => (child instanceof Node ? child : String(child))));
+  return node;
 }
 
-/** Return what somebody has typed, in a box of its own: a name written from right to left turns nothing else round. */
-export function typed(text) {
+/** Return user input, isolated so that right-to-left text does not affect its surroundings. */
+export function userText(text) {
   return element("bdi", {}, text);
 }
 
-/** Put other children in place of an element's own. */
+/** Replace an element's children. */
 export function fill(id, ...children) {
   document.getElementById(id).replaceChildren(...children);
 }
 
-const POLL_MS = 2000; // between two questions
-const ANSWER_MS = 5000; // for an answer to arrive
+const POLL_MS = 2000; // between requests
+const TIMEOUT_MS = 5000; // for a response
 
 function ago(milliseconds) {
   const seconds = Math.floor(milliseconds / 1000);
@@ -27,36 +27,36 @@ function ago(milliseconds) {
 }
 
 /**
- * Ask for a page's state every two seconds and call `show` with it.
+ * Poll a page's state every two seconds and call `show` with it.
  *
- * The page says whether it is live and, if it is not, since when. If the board refuses it, the page says why, calls
- * `refused`, and does not ask again. `headers` are sent with each request.
+ * The page shows whether it is live and, if not, since when. If the board refuses access, the page shows the reason,
+ * calls `onRefused`, and stops polling. `headers` are sent with each request.
  */
-export async function follow(address, show, refused = () => {}, headers = {}) {
-  const heard = document.getElementById("heard");
+export async function follow(address, show, onRefused = () => {}, headers = {}) {
+  const status = document.getElementById("heard");
   const age = document.getElementById("age");
-  for (let last = 0; ; ) {
+  for (let lastUpdate = 0; ; ) {
     let [text, isLive] = ["Live", false];
     try {
-      const answer = await fetch(address, { headers, signal: AbortSignal.timeout(ANSWER_MS) });
+      const answer = await fetch(address, { headers, signal: AbortSignal.timeout(TIMEOUT_MS) });
       const state = await answer.json();
       [text, isLive] = answer.ok ? ["Live", true] : [`Not live: ${state.error}.`, false];
       if (answer.ok) {
-        last = Date.now();
+        lastUpdate = Date.now();
         show(state);
       } else if (answer.status === 403) {
-        heard.textContent = state.error;
-        heard.className = "warn";
-        refused();
+        status.textContent = state.error;
+        status.className = "warn";
+        onRefused();
         return;
       }
     } catch (error) {
       if (isLive) throw error; // from `show`
       text = "Not live: the board does not answer.";
     }
-    if (heard.textContent !== text) heard.textContent = text; // a screen reader reads out what changes
-    heard.className = isLive ? "quiet" : "warn";
-    age.textContent = !isLive && last ? `Last heard ${ago(Date.now() - last)}.` : "";
+    if (status.textContent !== text) status.textContent = text; // screen readers announce changes
+    status.className = isLive ? "quiet" : "warn";
+    age.textContent = !isLive && lastUpdate ? `Last update ${ago(Date.now() - lastUpdate)}.` : "";
     await new Promise((resolve) => setTimeout(resolve, POLL_MS));
   }
 }

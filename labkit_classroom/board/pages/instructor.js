@@ -1,60 +1,60 @@
-// The instructor's page: seats, raised hands first.
-import { element, fill, follow, typed } from "/board.js";
+// The instructor's page: seats, with raised hands first.
+import { element, fill, follow, userText } from "/board.js";
 
-const KEY = "instructor's token"; // in this tab's storage, which no other site or port can read
-const marked = new Set(); // numbers of seats
-const rows = new Map(); // of each seat by number: what is shown, and its row
-let [exercises, questions] = ["", ""]; // as they are in the lists to choose from
+const KEY = "instructor's token"; // in this tab's storage, which other sites and ports cannot read
+const selected = new Set(); // seat numbers
+const rows = new Map(); // by seat number: the data shown, and the table row
+let [exercises, questions] = ["", ""]; // as offered in the drop-down lists
 
-// With the roles, since on a phone the rows are laid out as boxes, and browsers then take them for no table.
+// With explicit roles: on a phone, rows are laid out as boxes, and browsers no longer treat them as a table.
 function cell(name, value) {
   return element("td", { role: "cell", "data-name": name }, value);
 }
 
-/** Return a box by which a seat is marked; its number is the board's, which no name can imitate. */
-function mark(seat) {
-  const box = element("input", { type: "checkbox", id: `seat-${seat.number}`, "aria-label": `mark seat ${seat.number}` });
-  box.checked = marked.has(seat.number);
+/** Return a checkbox that selects a seat; the number comes from the board, so no name can imitate it. */
+function checkbox(seat) {
+  const box = element("input", { type: "checkbox", id: `seat-${seat.number}`, "aria-label": `select seat ${seat.number}` });
+  box.checked = selected.has(seat.number);
   box.addEventListener("change", () => {
-    if (box.checked) marked.add(seat.number);
-    else marked.delete(seat.number);
-    document.getElementById("remove").disabled = !marked.size;
+    if (box.checked) selected.add(seat.number);
+    else selected.delete(seat.number);
+    document.getElementById("remove").disabled = !selected.size;
   });
   return element("label", {}, box, ` ${seat.number}`);
 }
 
 function row(seat) {
-  const name = element("th", { role: "rowheader", scope: "row" }, typed(seat.seat));
+  const name = element("th", { role: "rowheader", scope: "row" }, userText(seat.seat));
   if (seat.hand_at) {
     const helped = element("button", { id: `helped-${seat.number}`, "aria-label": `helped seat ${seat.number}` }, "helped");
     helped.addEventListener("click", () => order("DELETE", `/api/seats/${seat.number}/hand`));
     const place = seat.at.startsWith(`${seat.hand_at} `) ? "" : `: ${seat.hand_at}`;
     name.append(" ", element("span", { class: "hand" }, `hand up ${seat.hand_up} min${place}`), " ", helped);
   }
-  if (seat.lacks) name.append(" ", element("span", { class: "warn" }, "cannot run ", typed(seat.lacks)));
+  if (seat.lacks) name.append(" ", element("span", { class: "warn" }, "cannot run ", userText(seat.lacks)));
   return element(
     "tr",
     seat.hand_at ? { role: "row", class: "hand" } : { role: "row" },
-    cell("no.", mark(seat)),
+    cell("no.", checkbox(seat)),
     name,
     cell("at", seat.at || "nothing yet"),
     cell("verdict", seat.verdict),
     cell("hints", seat.hint || ""),
     cell("passed", seat.passed),
     cell("unchanged", seat.at ? `${seat.unchanged} min` : ""),
-    cell("last heard", seat.silent === null ? "" : `${seat.silent} min ago`),
+    cell("last seen", seat.silent === null ? "" : `${seat.silent} min ago`),
   );
 }
 
-/** Show all seats, or those that have not passed the exercise that is chosen. */
+/** Show all seats, or only those that have not passed the chosen exercise. */
 function choose(seats) {
   const chosen = document.getElementById("exercise").value;
   const missing = seats.filter((seat) => !seat.done.includes(chosen));
-  for (const seat of seats) rows.get(seat.number).made.hidden = chosen && !missing.includes(seat);
+  for (const seat of seats) rows.get(seat.number).element.hidden = chosen && !missing.includes(seat);
   fill("missing", chosen ? `${missing.length} of ${seats.length} have not passed it.` : "");
 }
 
-/** Return a button that shows the seats which have not passed an exercise. */
+/** Return a button that shows the seats that have not passed an exercise. */
 function chooser(at) {
   const button = element("button", { id: `stuck ${at}` }, at);
   button.addEventListener("click", () => {
@@ -66,25 +66,25 @@ function chooser(at) {
   return button;
 }
 
-/** Put other options into a list to choose from, if they are others than before; keep what is chosen. */
+/** Update a drop-down list's options if they have changed; keep the choice. */
 function offer(id, before, first, options) {
-  const now = JSON.stringify(options);
-  if (now === before) return before;
+  const after = JSON.stringify(options);
+  if (after === before) return before;
   const list = document.getElementById(id);
   const chosen = list.value;
   fill(id, element("option", { value: "" }, first), ...options.map(([value, text]) => element("option", { value }, text)));
   list.value = chosen;
   if (list.selectedIndex < 0) list.value = "";
-  return now;
+  return after;
 }
 
-/** Show the seats in their order; a row that stays as it was is not touched, so that a click on it is not lost. */
+/** Show the seats in order; unchanged rows are not touched, so that clicks on them are not lost. */
 function showSeats(seats) {
-  const there = new Set(seats.map((seat) => seat.number));
-  for (const number of marked) if (!there.has(number)) marked.delete(number);
-  for (const [number, { made }] of rows)
-    if (!there.has(number)) {
-      made.remove();
+  const present = new Set(seats.map((seat) => seat.number));
+  for (const number of selected) if (!present.has(number)) selected.delete(number);
+  for (const [number, { element }] of rows)
+    if (!present.has(number)) {
+      element.remove();
       rows.delete(number);
     }
   const focused = document.activeElement?.id;
@@ -92,12 +92,12 @@ function showSeats(seats) {
   seats.forEach((seat, place) => {
     const text = JSON.stringify(seat);
     const before = rows.get(seat.number);
-    const made = before?.text === text ? before.made : row(seat);
-    if (made !== before?.made) {
-      before?.made.replaceWith(made);
-      rows.set(seat.number, { text, made });
+    const current = before?.text === text ? before.element : row(seat);
+    if (current !== before?.element) {
+      before?.element.replaceWith(current);
+      rows.set(seat.number, { text, element: current });
     }
-    if (table.children[place] !== made) table.insertBefore(made, table.children[place] ?? null);
+    if (table.children[place] !== current) table.insertBefore(current, table.children[place] ?? null);
   });
   if (focused && document.activeElement?.id !== focused) document.getElementById(focused)?.focus();
 }
@@ -114,17 +114,17 @@ function show(state) {
   exercises = offer("exercise", exercises, "all seats", state.exercises.map((at) => [at, `not passed: ${at}`]));
   document.getElementById("exercise").onchange = () => choose(state.seats);
   choose(state.seats);
-  const asked = state.questions.map(({ question, ...place }) => [JSON.stringify(place), `${place.lab} · ${question}`]);
-  questions = offer("held", questions, "the latest that five have guessed", asked);
+  const options = state.questions.map(({ question, ...place }) => [JSON.stringify(place), `${place.lab} · ${question}`]);
+  questions = offer("held", questions, "latest with five guesses", options);
   if (document.activeElement?.id !== "held") document.getElementById("held").value = state.held ? JSON.stringify(state.held) : "";
-  document.getElementById("remove").disabled = !marked.size;
+  document.getElementById("remove").disabled = !selected.size;
   fill("code", state.code);
   fill("wall", state.wall_address);
   document.getElementById("wall").href = state.wall_address;
   fill(
     "stuck",
     ...(state.stuck.length
-      ? state.stuck.map((one) => element("li", {}, chooser(one.at), element("br"), `${one.seats} not yet, after ${one.hint} hint${one.hint === 1 ? "" : "s"} (median)`))
+      ? state.stuck.map(({ at, seats, hint }) => element("li", {}, chooser(at), element("br"), `${seats} not passed, after ${hint} hint${hint === 1 ? "" : "s"} (median)`))
       : [element("li", { class: "quiet" }, "Nowhere.")]),
   );
   document.getElementById("room").hidden = false;
@@ -134,33 +134,33 @@ function hide() {
   document.getElementById("room").remove();
 }
 
-/** Have the board do something, and say whether it has. */
+/** Send an order to the board, and show whether it was carried out. */
 async function order(method, address, message) {
-  let told = "the board does not answer";
+  let error = "the board does not answer";
   try {
     const body = message === undefined ? {} : { body: JSON.stringify(message) };
     const answer = await fetch(address, { method, headers, ...body });
-    told = answer.ok ? "" : (await answer.json()).error;
+    error = answer.ok ? "" : (await answer.json()).error;
   } catch {
-    // as told
+    // no answer
   }
-  fill("done", told ? `Not done: ${told}.` : "Done.");
+  fill("done", error ? `Failed: ${error}.` : "Done.");
 }
 
-// The token stands after #, which browsers never send. It goes into a header, and not into a cookie, which browsers
-// would send to whatever listens at another port of this host; the address is cleared of it.
-const given = location.hash.slice(1);
+// The token comes after #, which browsers never send. It goes into a header rather than a cookie, which browsers would
+// also send to other ports of this host; it is then removed from the address.
+const linkToken = location.hash.slice(1);
 history.replaceState(null, "", location.pathname);
-if (given) sessionStorage.setItem(KEY, given);
+if (linkToken) sessionStorage.setItem(KEY, linkToken);
 const token = encodeURIComponent(sessionStorage.getItem(KEY) ?? "");
 const headers = { Authorization: `Bearer ${token}`, "Content-Type": "application/json" };
 
 document.getElementById("remove").addEventListener("click", async () => {
-  for (const number of [...marked]) await order("DELETE", `/api/seats/${number}`);
+  for (const number of [...selected]) await order("DELETE", `/api/seats/${number}`);
 });
 document.getElementById("change").addEventListener("click", () => order("POST", "/api/code"));
 document.getElementById("held").addEventListener("change", ({ target }) => {
-  target.blur(); // from now on it shows what the board says
+  target.blur(); // so that it follows the board's state again
   order("PUT", "/api/held", target.value ? JSON.parse(target.value) : null);
 });
 follow("/view/instructor", show, hide, headers);

@@ -1,8 +1,8 @@
-// The room's results: one picture of all machines for the question that is chosen, and the same as a table.
+// The room's results for the chosen question: a plot of all machines, and a table.
 import { element, fill } from "/board.js";
 
 const SPACE = "http://www.w3.org/2000/svg";
-// Kinds of machine by their instruction sets, told apart by shape as well as by colour: an outline around 0, 0.
+// Types of machine by instruction set, distinguished by shape as well as colour: CSS class, outline around 0, 0.
 const KINDS = {
   AMX: ["amx", "M0,-1.1 L1.05,0.8 L-1.05,0.8 Z"],
   "AVX-512": ["avx512", "M-0.9,0 A0.9,0.9 0 1,0 0.9,0 A0.9,0.9 0 1,0 -0.9,0 Z"],
@@ -10,20 +10,20 @@ const KINDS = {
   AVX2: ["avx2", "M-0.8,-0.8 H0.8 V0.8 H-0.8 Z"],
   mixed: ["mixed", "M0,-1.15 L1.15,0 L0,1.15 L-1.15,0 Z"],
 };
-const UNITS = { "×": "times (×)", "%": "per cent (%)" }; // at the axis, if not the unit itself
-const LEVEL = { "×": 1, "%": 100 }; // where nothing is gained or lost
-const FAR = 9; // times the span of nine of ten machines: a value further out is not drawn
+const UNITS = { "×": "times (×)", "%": "per cent (%)" }; // axis labels, if not the unit itself
+const LEVEL = { "×": 1, "%": 100 }; // no gain, no loss
+const FAR = 9; // values further out than this multiple of the bulk's spread are not drawn
 
-let [choices, chosen, sent, held] = [new Map(), "", "", ""];
+let [choices, chosen, shown, held] = [new Map(), "", "", ""];
 
-function svg(name, properties, text = "") {
-  const made = document.createElementNS(SPACE, name);
-  for (const [key, value] of Object.entries(properties)) made.setAttribute(key, value);
-  made.textContent = text;
-  return made;
+function svg(name, attributes, text = "") {
+  const node = document.createElementNS(SPACE, name);
+  for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
+  node.textContent = text;
+  return node;
 }
 
-function written(value) {
+function format(value) {
   const size = Math.abs(value);
   if (size && (size < 0.01 || size >= 1e6)) return value.toExponential(1);
   return value.toLocaleString("en", { maximumSignificantDigits: size >= 1000 ? 4 : 3 });
@@ -33,20 +33,20 @@ function kindOf({ isa }) {
   return isa.length === 1 ? isa[0] : "mixed";
 }
 
-function coresOf({ cores: [least, most] }) {
-  return least === most ? `${least}` : `${least}–${most}`;
+function coresOf({ cores: [low, high] }) {
+  return low === high ? `${low}` : `${low}–${high}`;
 }
 
-/** Return values at which an axis is marked: about five round ones from the least to the most. */
-function marks(least, most) {
-  const rough = (most - least) / 5;
+/** Return an axis's ticks: about five round values between two limits. */
+function ticks(low, high) {
+  const rough = (high - low) / 5;
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = power * [1, 2, 2.5, 5, 10].find((factor) => factor * power >= rough);
-  const count = Math.floor(most / step + 1e-9) - Math.ceil(least / step - 1e-9);
-  return Array.from({ length: count + 1 }, (_, index) => (Math.ceil(least / step - 1e-9) + index) * step);
+  const count = Math.floor(high / step + 1e-9) - Math.ceil(low / step - 1e-9);
+  return Array.from({ length: count + 1 }, (_, index) => (Math.ceil(low / step - 1e-9) + index) * step);
 }
 
-/** Return the least and the most that is drawn: a value far beyond nearly all others must not press them together. */
+/** Return the axis's limits: far outliers must not squash the other values together. */
 function range(values, level) {
   const sorted = [...values].sort((a, b) => a - b);
   const high = sorted[Math.floor(0.9 * (sorted.length - 1))];
@@ -67,23 +67,23 @@ function draw() {
   const values = groups.flatMap((group) => group.values);
   const [least, most] = range(values, LEVEL[unit]);
   const y = (value) => bottom - ((bottom - top) * (value - least)) / (most - least);
-  const told = `${question}, lab ${lab}: ${summary}.`;
-  const picture = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": told });
+  const label = `${question}, lab ${lab}: ${summary}.`;
+  const picture = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label });
   const text = (properties, content) => picture.append(svg("text", properties, content));
   const line = (kind, x1, y1, x2, y2) => picture.append(svg("line", { class: kind, x1, y1, x2, y2 }));
 
-  for (const value of marks(least, most)) {
+  for (const value of ticks(least, most)) {
     line("grid", left, y(value), right, y(value));
-    text({ x: left - 0.5 * em, y: y(value) + 0.35 * em, "text-anchor": "end" }, written(value));
+    text({ x: left - 0.5 * em, y: y(value) + 0.35 * em, "text-anchor": "end" }, format(value));
   }
   line("axis", left, bottom, right, bottom);
   line("axis", left, top, left, bottom);
-  text({ x: (left + right) / 2, y: height - 0.6 * em, "text-anchor": "middle" }, "cores of a machine");
+  text({ x: (left + right) / 2, y: height - 0.6 * em, "text-anchor": "middle" }, "cores per machine");
   const middle = (top + bottom) / 2;
   text({ x: em, y: middle, "text-anchor": "middle", transform: `rotate(-90 ${em} ${middle})` }, UNITS[unit] ?? unit);
   if (unit in LEVEL) line("level", left, y(LEVEL[unit]), right, y(LEVEL[unit]));
 
-  // A column for each kind of machine, in the order of their cores.
+  // A column per type of machine, in order of cores.
   const wide = (right - left) / groups.length;
   const step = Math.min(1.2 * em, wide / 8);
   groups.forEach((group, index) => {
@@ -92,7 +92,7 @@ function draw() {
     const [name, outline] = KINDS[kindOf(group)];
     const inside = group.values.filter((value) => value >= least && value <= most);
     inside.forEach((value, order) => {
-      const aside = ((order % 5) - 2) * step; // side by side they can all be seen
+      const aside = ((order % 5) - 2) * step; // side by side, so that all are visible
       const place = `translate(${x + aside} ${y(value)}) scale(${0.38 * em})`;
       picture.append(svg("path", { class: `point ${name}`, d: outline, transform: place }));
     });
@@ -100,8 +100,8 @@ function draw() {
   box.replaceChildren(picture);
 
   const counts = Object.keys(KINDS).map((kind) => {
-    const own = groups.filter((group) => kindOf(group) === kind);
-    return [kind, own.reduce((sum, group) => sum + group.values.length, 0)];
+    const matches = groups.filter((group) => kindOf(group) === kind);
+    return [kind, matches.reduce((sum, group) => sum + group.values.length, 0)];
   });
   fill("legend", ...counts.filter(([, count]) => count).map(([kind, count]) => {
     const mark = svg("svg", { class: "mark", viewBox: "-1.3 -1.3 2.6 2.6", "aria-hidden": "true" });
@@ -109,20 +109,20 @@ function draw() {
     return element("li", {}, mark, ` ${kind}: ${count}`);
   }));
   const outside = values.filter((value) => value < least || value > most).length;
-  const lineMeans = unit in LEVEL ? ` The dashed line is ${LEVEL[unit]}${unit}.` : "";
-  fill("caption", `Lab ${lab}: ${question}. Each mark is a machine.${lineMeans}`, outside ? ` Too far away to be drawn: ${outside}.` : "");
+  const lineLabel = unit in LEVEL ? ` The dashed line is ${LEVEL[unit]}${unit}.` : "";
+  fill("caption", `Lab ${lab}: ${question}. Each mark is a machine.${lineLabel}`, outside ? ` Off the chart: ${outside}.` : "");
   fill("values", ...groups.map((group) => {
-    const cells = [coresOf(group), group.isa.join(", "), group.values.length, `${group.values.map(written).join(", ")} ${unit}`];
+    const cells = [coresOf(group), group.isa.join(", "), group.values.length, `${group.values.map(format).join(", ")} ${unit}`];
     return element("tr", {}, ...cells.map((content) => element("td", {}, content)));
   }));
 }
 
-/** Show results of the question that is chosen at the page, by default the one that is held, or the room's latest. */
+/** Show results for the question chosen on the page; by default, for the pinned one or the latest. */
 export function showResults(results, place) {
-  const now = JSON.stringify([results, place]);
-  if (now === sent) return;
+  const state = JSON.stringify([results, place]);
+  if (state === shown) return;
   const latest = [...choices.keys()].at(-1);
-  sent = now;
+  shown = state;
   choices = new Map(results.map((result) => [`${result.lab} ${result.number}`, result]));
   document.getElementById("results").hidden = !choices.size;
   if (!choices.size) return;

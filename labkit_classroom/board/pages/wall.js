@@ -1,4 +1,4 @@
-// The projector's page: how to join, and counts only.
+// The page for the projector: how to join, counts and results, no seats.
 import { element, fill, follow } from "/board.js";
 import { showPoster } from "/poster.js";
 import { showResults } from "/results.js";
@@ -9,25 +9,25 @@ function fact(value, name) {
 
 function late(minutes) {
   if (minutes === null) return [];
-  if (minutes === 0) return [fact("on time", "by the plan")];
-  return [fact(`${Math.abs(minutes)} min`, minutes < 0 ? "ahead of the plan" : "behind the plan")];
+  if (minutes === 0) return [fact("on time", "so far")];
+  return [fact(`${Math.abs(minutes)} min`, minutes < 0 ? "ahead of schedule" : "behind schedule")];
 }
 
-function lab(one, people) {
-  const bars = one.passed.map((count, index) => {
-    const id = `lab${one.lab}-${index + 1}`;
+function lab({ lab, title, exercises, passed }, people) {
+  const bars = passed.map((count, index) => {
+    const id = `lab${lab}-${index + 1}`;
     return element(
       "div",
       { class: "bar" },
-      element("label", { for: id }, `${index + 1} · ${one.exercises[index]}`),
+      element("label", { for: id }, `${index + 1} · ${exercises[index]}`),
       element("progress", { id, max: people, value: count }),
       element("span", {}, `${count} of ${people}`),
     );
   });
-  return element("section", {}, element("h2", {}, `${one.title}: passed`), ...bars);
+  return element("section", {}, element("h2", {}, `${title}: passed`), ...bars);
 }
 
-/** Show the guesses for the room's current question and, once the board sends them, the results. */
+/** Show the guesses for the current question and, once the board sends them, the results. */
 function showGuess(guess) {
   document.getElementById("guess").hidden = !guess;
   if (!guess) return;
@@ -43,8 +43,8 @@ function showGuess(guess) {
       element("span", {}, bar.measured ? `${bar.count} ◀ measured` : bar.count),
     );
   }));
-  const given = guess.given ? `${guess.given} guesses. Not measured yet.` : "Guesses are shown once five people have guessed.";
-  fill("measured", guess.summary ? `Measured: ${guess.summary}.` : given);
+  const count = guess.given ? `${guess.given} guesses. Not measured yet.` : "Guesses appear once five people have guessed.";
+  fill("measured", guess.summary ? `Measured: ${guess.summary}.` : count);
 }
 
 follow("/view/wall", (state) => {
@@ -54,9 +54,9 @@ follow("/view/wall", (state) => {
   fill("facts", ...facts);
   showPoster(state.joining, state.people);
   showGuess(state.guess);
-  fill("few", state.people === null ? `Counts are shown once ${state.few} people are in.` : "");
+  fill("few", state.people === null ? `Counts appear once ${state.few} people have joined.` : "");
   document.getElementById("today").hidden = !state.today.length;
   fill("parts", ...state.today.map(({ begin, title }) => element("tr", {}, element("td", {}, begin), element("td", {}, title))));
-  fill("labs", ...state.labs.map((one) => lab(one, state.people)).reverse()); // the latest is at the top
+  fill("labs", ...state.labs.map((entry) => lab(entry, state.people)).reverse()); // latest first
   showResults(state.results.filter((result) => result.groups.length), state.held);
 });

@@ -1,4 +1,4 @@
-"""A board for the tests of the room."""
+"""Fixtures: boards in a thread and in a process."""
 
 import pytest
 from room_board import Board, BoardProcess

@@ -1,4 +1,4 @@
-"""The board as seats, the instructor and the wall see it: what it stores and shows, refuses and forgets."""
+"""The board's API for seats, the instructor and the wall: storage, views, refusals, deletion."""
 
 import json
 import re
@@ -17,7 +17,7 @@ from labkit_classroom.board.timetable import Planned
 
 
 class TestSeats:
-    def test_what_a_seat_sends_is_on_the_instructors_page(self, board):
+    def test_a_seats_state_is_on_the_instructors_page(self, board):
         doctor = [{"lab": "07 Horovod", "status": "fail", "because": ["compiler"]}]
         state = {"exercises": [at(1), at(2, "not yet", hint=2, minute="2026-12-01T09:50")], "doctor": doctor}
         assert board.join("B4").put(**state).status_code == 204
@@ -27,7 +27,7 @@ class TestSeats:
         assert board.shown()["stuck"] == [{"lab": "07", "exercise": 2, "at": "07 · 2 A rate", "seats": 1, "hint": 2}]
         assert board.shown()["exercises"] == ["07 · 1 Shards", "07 · 2 A rate", "07 · 3 The script"]
 
-    def test_a_seat_is_in_the_lab_that_it_has_opened(self, board):
+    def test_a_seats_position_is_its_last_exercise_or_opened_lab(self, board):
         seat = board.join("B4")
         places = []
         for opened, exercises in (
@@ -48,19 +48,19 @@ class TestSeats:
         assert len(set(names)) == len(sent)
         assert all(name.isprintable() and len(name) <= protocol.SEAT_LETTERS for name in names)
 
-    def test_silent_and_unchanged_seats_can_be_told_apart(self, board, monkeypatch):
+    def test_silent_and_unchanged_seats_are_distinguished(self, board, monkeypatch):
         seats = {name: board.join(name) for name in ("idle", "A", "B")}
         for name in ("A", "B"):
             seats[name].put(exercises=[at(1)])
         now = time.time
         monkeypatch.setattr(time, "time", lambda: now() + 300)
-        seats["B"].put(exercises=[at(1)])  # the same again
+        seats["B"].put(exercises=[at(1)])  # unchanged
         seats["A"].put(exercises=[at(1), at(2)])
         rows = {row["seat"]: (row["unchanged"], row["silent"]) for row in board.shown()["seats"]}
         assert rows == {"A": (0, None), "B": (5, None), "idle": (5, 5)}
         assert [row["seat"] for row in board.shown()["seats"]] == ["B", "A", "idle"]
 
-    def test_a_restart_resumes_with_everything(self, board):
+    def test_a_restart_resumes_with_all_data(self, board):
         seats = [board.join(f"seat-{number}") for number in range(8)]
         with ThreadPoolExecutor(8) as pool:
             answers = list(pool.map(lambda seat: seat.put(exercises=[at(1), at(2)]), seats))
@@ -75,7 +75,7 @@ class TestSeats:
 
 
 class TestHands:
-    def test_they_come_first_in_the_order_in_which_they_were_raised(self, board):
+    def test_raised_hands_come_first_oldest_first(self, board):
         seats = [board.join(name) for name in "ABCD"]
         for number in (1, 0, 2):
             assert seats[number].hand() == "up"
@@ -85,7 +85,7 @@ class TestHands:
         assert seats[1].hand() == "up"
         assert [row["seat"] for row in board.shown()["seats"]] == ["A", "C", "B", "D"]
 
-    def test_the_instructor_takes_one_down(self, board):
+    def test_the_instructor_lowers_a_hand(self, board):
         seat = board.join("A")
         seat.hand()
         assert board.order("DELETE", "seats/1/hand") == board.order("DELETE", "seats/99/hand") == 204
@@ -94,7 +94,7 @@ class TestHands:
 
 
 class TestWall:
-    def test_it_counts_from_five_people_on_and_shows_no_seat(self, board):
+    def test_it_shows_counts_from_five_people_on_and_no_seats(self, board):
         for number in range(FEW):
             assert (board.wall()["people"], board.wall()["labs"]) == (None, [])
             board.join(f"Person{number}").put(exercises=[at(1), *([at(3)] if number else [])])
@@ -104,7 +104,7 @@ class TestWall:
         assert wall["labs"] == [{"lab": "07", "title": "07 · Horovod", "exercises": exercises, "passed": [5, 0, 4]}]
         assert "Person" not in json.dumps(wall)
 
-    def test_before_five_are_in_it_shows_the_rest_of_the_day(self, tmp_path):
+    def test_until_five_have_joined_it_shows_the_rest_of_the_day(self, tmp_path):
         noon = datetime.now().replace(hour=12)
         parts = (("Welcome", ""), ("Lab 07 · 1 Shards", "07"), ("Lab 07 · 2 A rate", "07"), ("Break", ""))
         plan = [
@@ -121,7 +121,7 @@ class TestWall:
         finally:
             board.stop()
 
-    def test_the_instructor_holds_it_at_a_question(self, board):
+    def test_the_instructor_pins_a_question(self, board):
         def hold(question: object) -> int:
             headers = board.authorized | HEADERS
             return requests.put(f"{board.url}/api/held", json.dumps(question), headers=headers, timeout=60).status_code
@@ -142,19 +142,19 @@ class TestWall:
         assert hold(None) == 204
         assert board.wall()["guess"]["question"] == "what limits it"
 
-    def test_it_says_where_to_join_and_not_the_code(self, board):
+    def test_it_contains_the_address_but_not_the_code(self, board):
         assert board.wall()["joining"]["command"] == f"./lab join {board.url}"
         for path in ("/", "/view/wall", "/poster.js"):
             assert board.code not in requests.get(board.url + path, timeout=60).text
 
-    def test_with_the_code_a_page_gets_the_qr_code_until_the_code_changes(self, board):
+    def test_the_qr_code_requires_the_current_code(self, board):
         def ask(code: str) -> requests.Response:
             return requests.get(f"{board.url}/api/code", headers={"Authorization": f"Bearer {code}"}, timeout=60)
 
         before, codes = board.code, board.wall()["joining"]["codes"]
-        told = ask(before.lower()).json()
-        assert told["code"] == before
-        assert told["picture"].startswith("data:image/svg+xml")
+        content = ask(before.lower()).json()
+        assert content["code"] == before
+        assert content["picture"].startswith("data:image/svg+xml")
         assert board.order("POST", "code") == 204
         assert board.wall()["joining"]["codes"] != codes
         assert "./lab room status" in ask(before).json()["error"]
@@ -163,7 +163,7 @@ class TestWall:
         assert board.shown()["wall_address"] == f"{board.url}/#{code}"
 
     @pytest.mark.parametrize(("expected", "in_after"), [(0, 5), (1, 5), (4, 5), (5, 5), (11, 6)])
-    def test_joining_is_large_until_all_are_in_or_half_have_passed_an_exercise(self, tmp_path, expected, in_after):
+    def test_joining_is_large_until_all_have_joined_or_half_passed_an_exercise(self, tmp_path, expected, in_after):
         board = Board(tmp_path / "board.sqlite", people=expected)
         try:
             for _ in range(in_after):
@@ -172,13 +172,13 @@ class TestWall:
                 seat.put(exercises=[at(1)])
             assert board.wall()["joining"]["are_all_in"]
             seat.leave()
-            assert board.wall()["joining"]["are_all_in"], "someone who leaves does not make it large again"
+            assert board.wall()["joining"]["are_all_in"], "a leaving student does not enlarge it again"
         finally:
             board.stop()
 
 
 class TestPrivacy:
-    def test_leaving_deletes_a_seat_from_memory_and_from_every_file(self, board):
+    def test_leaving_deletes_a_seat_from_memory_and_all_files(self, board):
         def files() -> bytes:
             return b"".join(file.read_bytes() for file in board.path.parent.iterdir() if file.is_file())
 
@@ -186,7 +186,7 @@ class TestPrivacy:
         for number, seat in enumerate(seats):
             for hint in range(3):
                 guesses = [guessed(float(f"{number}.123456789"), 2)]
-                seat.put(exercises=[at(one, hint=hint) for one in range(1, 20)], guesses=guesses)
+                seat.put(exercises=[at(exercise, hint=hint) for exercise in range(1, 20)], guesses=guesses)
         assert b"Person2!" in files()
         assert seats[2].leave().status_code == 204
         assert board.order("DELETE", f"seats/{seats[3].number}") == 204
@@ -198,12 +198,12 @@ class TestPrivacy:
             assert seats[2].put().status_code == seats[3].put().status_code == 403
             board.stop()
             board.start()
-        assert board.join().number == 7, "no number is used twice"
+        assert board.join().number == 7, "numbers are never reused"
 
-    def test_the_file_is_the_instructors_alone(self, board):
+    def test_only_the_instructor_can_read_the_file(self, board):
         assert stat.S_IMODE(board.path.stat().st_mode) == 0o600
 
-    def test_the_instructors_page_is_the_instructors(self, board, monkeypatch):
+    def test_the_instructors_page_requires_the_token(self, board, monkeypatch):
         monkeypatch.setattr(room, "MAX_WRONG", 1000)
         seat = board.join("A")
         for token in ("", "x", board.code, seat.token, "é", f"{board.instructor}x"):
@@ -214,7 +214,7 @@ class TestPrivacy:
                 ("DELETE", "api/seats/1"),
                 ("DELETE", "api/seats/1/hand"),
             ):
-                cookies = {"instructor": board.instructor}  # which browsers would send for other sites
+                cookies = {"instructor": board.instructor}  # which browsers send with cross-site requests
                 answer = requests.request(method, f"{board.url}/{path}", headers=headers, cookies=cookies, timeout=60)
                 assert answer.status_code == 403
         assert board.shown()["people"] == 1
@@ -223,7 +223,7 @@ class TestPrivacy:
 
 class TestBounds:
     @pytest.mark.parametrize("code", ["", "AAAAAA", "é" * 6, "A" * 13, 5, None])
-    def test_a_wrong_code_opens_nothing(self, board, code):
+    def test_a_wrong_code_is_refused(self, board, code):
         answer = requests.post(f"{board.url}/api/seats", json={"code": code, "seat": ""}, timeout=60)
         assert answer.status_code in (400, 403)
         assert board.shown()["people"] == 0
@@ -238,7 +238,7 @@ class TestBounds:
         assert requests.delete(f"{board.url}/api/seat", headers=headers, timeout=60).status_code == 403
         assert board.shown()["people"] == 1
 
-    def test_codes_and_tokens_cannot_be_tried_for_long_and_the_right_ones_still_work(self, board):
+    def test_wrong_codes_are_rate_limited_and_right_ones_still_work(self, board):
         headers = {"Authorization": "Bearer AAAAAA"}
         wrong = [requests.get(f"{board.url}/api/code", headers=headers, timeout=60).status_code for _ in range(80)]
         assert set(wrong) == {403, 429}
@@ -270,7 +270,7 @@ class TestBounds:
         ],
         ids=str,
     )
-    def test_only_what_fits_the_schema_is_stored(self, board, change):
+    def test_only_valid_messages_are_stored(self, board, change):
         seat = board.join("A")
         before = board.seats()
         answer = seat.put(EMPTY | change)
@@ -291,14 +291,14 @@ class TestBounds:
         ],
         ids=lambda body: str(body)[:20],
     )
-    def test_bad_input_is_refused_in_one_line(self, board, body):
+    def test_malformed_input_is_refused_with_a_one_line_error(self, board, body):
         headers = HEADERS | board.join().headers
         for method, path in (("POST", "seats"), ("PUT", "seat"), ("PUT", "seat/hand")):
             answer = requests.request(method, f"{board.url}/api/{path}", data=body, headers=headers, timeout=60)
             assert answer.status_code == 400
             assert "\n" not in answer.json()["error"]
 
-    def test_a_message_has_a_size(self, board):
+    def test_message_size_is_limited(self, board):
         seat = board.join()
         assert seat.put(exercises=[at(1)] * 200).status_code == 204
         headers = HEADERS | seat.headers
@@ -306,20 +306,22 @@ class TestBounds:
             requests.put(f"{board.url}/api/seat", data=b" " * 100_000, headers=headers, timeout=60).json()
         assert seat.put().status_code == 204
 
-    @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""])
-    def test_what_a_form_of_another_site_can_send_is_refused(self, board, kind):
+    @pytest.mark.parametrize(
+        "content_type", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""]
+    )
+    def test_content_types_of_cross_site_forms_are_refused(self, board, content_type):
         body = json.dumps({"code": board.code, "seat": ""})
-        answer = requests.post(f"{board.url}/api/seats", data=body, headers={"Content-Type": kind}, timeout=60)
+        answer = requests.post(f"{board.url}/api/seats", data=body, headers={"Content-Type": content_type}, timeout=60)
         assert answer.status_code in (400, 415)
         assert board.seats() == []
 
-    def test_a_room_has_a_size(self, board, monkeypatch):
+    def test_room_size_is_limited(self, board, monkeypatch):
         monkeypatch.setattr(app, "MAX_SEATS", 2)
         board.join(), board.join()
         answer = requests.post(f"{board.url}/api/seats", json={"code": board.code, "seat": ""}, timeout=60)
         assert (answer.status_code, answer.json()) == (503, {"error": "the room is full"})
 
-    def test_a_new_code_is_for_newcomers_and_seats_stay(self, board):
+    def test_existing_seats_survive_a_new_code(self, board):
         seat, before = board.join("A"), board.code
         assert board.order("POST", "code") == 204
         answer = requests.post(f"{board.url}/api/seats", json={"code": before, "seat": ""}, timeout=60)
@@ -330,13 +332,13 @@ class TestBounds:
         assert board.code != before
 
     @pytest.mark.parametrize("path", ["/nothing", "/..", "/../app.py", "/wall.js/x", "/api/seats/x", "/view/wall/x"])
-    def test_other_addresses_have_nothing(self, board, path):
+    def test_unknown_paths_are_not_found(self, board, path):
         request = requests.Request("GET", board.url).prepare()
-        request.url = board.url + path  # requests would tidy up
+        request.url = board.url + path  # requests would normalise it
         with requests.Session() as session:
             assert session.send(request, timeout=60).status_code in (404, 405)
 
-    def test_every_answer_has_the_headers_and_no_cookie(self, board):
+    def test_every_response_has_the_headers_and_no_cookie(self, board):
         for path in ("/", "/instructor", "/board.css", "/wall.js", "/view/wall", "/nothing", "/view/instructor"):
             headers = requests.get(board.url + path, timeout=60).headers
             assert "default-src 'none'" in headers["Content-Security-Policy"]
@@ -346,7 +348,7 @@ class TestBounds:
             assert "Access-Control-Allow-Origin" not in headers
 
 
-def test_the_pages_exist_and_name_only_scripts_of_the_board(board):
+def test_pages_reference_only_existing_files_of_the_board(board):
     for page in ("/", "/instructor"):
         text = requests.get(board.url + page, timeout=60).text
         addresses = re.findall(r'(?:src|href)="(/[^"]*)"', text)

@@ -1,4 +1,4 @@
-"""The wall shows guesses and results of five people or machines or more, without seats, and results not too early."""
+"""The wall shows guesses and results from five people or machines on, without seats, and no results too early."""
 
 import itertools
 import json
@@ -20,7 +20,7 @@ CHOICE = Question("07", 1, "what limits it", choices=("arithmetic", "memory", "n
 
 
 def room(*answers: tuple, questions=(NUMBER,), lab="03") -> Results:
-    """Return the results of seats that have sent these guesses and results, and maybe a machine."""
+    """Return the results of seats with these guesses, results and (optionally) machines."""
     seats = []
     for number, (guess, here, *machine) in enumerate(answers):
         cores, isa = machine or (2, "AVX2")
@@ -33,7 +33,7 @@ def counts(guess: dict) -> dict[str, int]:
     return {bar["label"]: bar["count"] for bar in guess["bars"]}
 
 
-def test_each_question_of_the_labs_has_a_unit_or_choices_that_a_seat_can_send():
+def test_every_question_has_a_unit_or_valid_choices():
     questions = questions_in_order(catalogue.labs(), ())
     assert len(questions) > 50
     for question in questions:
@@ -51,12 +51,12 @@ class TestBins:
             ([1.5, 2, 2, 3, 1e12], [2, 2.2, 2.4, 2.6, 2.8, 3, 3.2]),
         ],
     )
-    def test_they_are_round_and_few(self, values, expected):
+    def test_bin_edges_are_round_and_few(self, values, expected):
         assert bin_edges(values) == expected
 
     @settings(derandomize=True, deadline=None)
     @given(st.lists(st.floats(-protocol.MAX_MAGNITUDE, protocol.MAX_MAGNITUDE) | st.integers(-3, 3), min_size=5))
-    def test_whatever_is_guessed_they_rise_are_few_and_contain_the_middle(self, values):
+    def test_bin_edges_are_ascending_few_and_contain_the_median(self, values):
         edges = bin_edges(values)
         assert 2 <= len(edges) <= 9
         assert all(low < high for low, high in itertools.pairwise(edges))
@@ -66,62 +66,62 @@ class TestBins:
 
 
 class TestGuess:
-    def test_of_fewer_than_five_it_shows_nothing(self):
+    def test_nothing_is_shown_for_fewer_than_five(self):
         few = [(number, number) for number in range(FEW - 1)]
         assert room(*few).guess() is None
         assert room(*few, (None, 3)).guess() is None, "a result is not a guess"
         assert room(*few, (3, None)).guess()["given"] == FEW
 
-    def test_a_question_that_is_held_is_shown_whoever_has_guessed(self):
+    def test_a_pinned_question_is_shown_even_without_guesses(self):
         later = Question("03", 2, "later", "×")
         held = {"lab": "03", "number": 2}
-        found = room(*[(2, None)] * FEW, questions=(NUMBER, later))
-        assert (found.guess()["number"], found.guess(held)["number"], found.guess(held)["given"]) == (1, 2, 0)
+        results = room(*[(2, None)] * FEW, questions=(NUMBER, later))
+        assert (results.guess()["number"], results.guess(held)["number"], results.guess(held)["given"]) == (1, 2, 0)
         few = [(number, None) for number in range(FEW - 1)]
         assert room(*few).guess({"lab": "03", "number": 1})["bars"] == []
-        assert found.guess({"lab": "99", "number": 1}) is None
+        assert results.guess({"lab": "99", "number": 1}) is None
 
-    def test_results_are_shown_when_half_of_those_who_guessed_have_measured(self):
+    def test_results_are_shown_once_half_of_the_guessers_have_measured(self):
         answers = [(2, 7.5)] * 5 + [(3, None)] * 6
         before = room(*answers)
         assert "7.5" not in json.dumps([before.guess(), before.measured()])
         assert not any(bar["measured"] for bar in before.guess()["bars"])
         after = room(*answers[:-1])
         assert after.guess()["summary"] == after.measured()[0]["summary"] == "median 7.5× (7.5 to 7.5), 5 machines"
-        assert not room(*[(2, 7.5)] * 4 + [(3, None)]).measured(), "of four machines nothing"
+        assert not room(*[(2, 7.5)] * 4 + [(3, None)]).measured(), "nothing from four machines"
 
-    def test_the_bar_with_the_median_is_marked(self):
-        found = room(*zip([1, 2, 2, 3, 30], [1.1, 1.2, 2.6, 2.7, 9], strict=True)).guess()
-        assert found["summary"] == "median 2.6× (1.1 to 9), 5 machines"
-        assert [bar["label"] for bar in found["bars"] if bar["measured"]] == ["2.6 to < 2.8×"]
-        assert sum(counts(found).values()) == 5
+    def test_the_bar_containing_the_median_is_marked(self):
+        results = room(*zip([1, 2, 2, 3, 30], [1.1, 1.2, 2.6, 2.7, 9], strict=True)).guess()
+        assert results["summary"] == "median 2.6× (1.1 to 9), 5 machines"
+        assert [bar["label"] for bar in results["bars"] if bar["measured"]] == ["2.6 to < 2.8×"]
+        assert sum(counts(results).values()) == 5
 
-    def test_jokes_are_in_the_open_bars(self):
+    def test_absurd_guesses_are_in_the_open_ended_bars(self):
         labels = list(counts(room(*[(guess, None) for guess in (1, 1.5, 2, 2.5, 3, 1e12, -1e12)]).guess()))
         assert (labels[0], labels[-1]) == ("< 1×", "≥ 3.5×")
 
-    def test_a_median_where_nobody_guessed_is_in_an_open_bar(self):
-        found = room(*[(2, 40)] * 5).guess()
-        assert [tuple(bar.values()) for bar in found["bars"]] == [("2 to < 2.5×", 5, False), ("≥ 2.5×", 0, True)]
+    def test_a_median_beyond_all_guesses_is_in_an_open_ended_bar(self):
+        results = room(*[(2, 40)] * 5).guess()
+        assert [tuple(bar.values()) for bar in results["bars"]] == [("2 to < 2.5×", 5, False), ("≥ 2.5×", 0, True)]
 
-    def test_choices_are_bars_in_their_order(self):
+    def test_choices_are_bars_in_order(self):
         answers = [("memory", "memory")] * 3 + [("arithmetic", "arithmetic")] * 2
-        found = room(*answers, questions=(CHOICE,), lab="07")
-        assert counts(found.guess()) == {"arithmetic": 2, "memory": 3, "neither": 0}
-        assert [bar["label"] for bar in found.guess()["bars"] if bar["measured"]] == ["memory"]
-        assert found.measured()[0]["summary"] == "memory 3, arithmetic 2, 5 machines"
-        assert found.measured()[0]["groups"] == []
+        results = room(*answers, questions=(CHOICE,), lab="07")
+        assert counts(results.guess()) == {"arithmetic": 2, "memory": 3, "neither": 0}
+        assert [bar["label"] for bar in results.guess()["bars"] if bar["measured"]] == ["memory"]
+        assert results.measured()[0]["summary"] == "memory 3, arithmetic 2, 5 machines"
+        assert results.measured()[0]["groups"] == []
 
-    def test_it_is_the_furthest_question_that_five_have_answered(self):
+    def test_it_is_the_furthest_question_with_five_answers(self):
         answers = [(2, None)] * FEW
         later = Question("03", 2, "later", "×")
         assert room(*answers, questions=(NUMBER, later)).guess()["question"] == NUMBER.text
         assert room(*answers, questions=(Question("03", 2, "earlier"), NUMBER)).guess()["question"] == NUMBER.text
 
-    def test_only_answers_to_the_kits_questions_count(self):
-        typed = [("<b>typed</b>", "<i>"), ("memory", 5)] * FEW
-        assert room(*typed).guess() is None
-        assert not room(*typed, questions=(CHOICE,), lab="07").measured()
+    def test_only_answers_to_known_questions_count(self):
+        invalid = [("<b>typed</b>", "<i>"), ("memory", 5)] * FEW
+        assert room(*invalid).guess() is None
+        assert not room(*invalid, questions=(CHOICE,), lab="07").measured()
         assert room(*[(1, 1)] * FEW, lab="99").guess() is None
 
 
@@ -131,7 +131,7 @@ class TestGroups:
         (result,) = room(*answers).measured()
         return [(group["cores"], group["isa"], len(group["values"])) for group in result["groups"]]
 
-    def test_kinds_of_five_machines_are_told_apart(self):
+    def test_types_with_five_machines_are_separate(self):
         assert self.groups(*[(2, "AVX2"), (2, "AMX"), (64, "AMX")] * FEW) == [
             ([2, 2], ["AMX"], 5),
             ([2, 2], ["AVX2"], 5),
@@ -153,20 +153,20 @@ class TestGroups:
             ),
         ],
     )
-    def test_a_kind_that_few_have_is_merged_with_others(self, machines, groups):
+    def test_rare_types_are_merged(self, machines, groups):
         assert self.groups(*machines) == groups
 
     @settings(derandomize=True, deadline=None)
     @given(
         st.lists(st.tuples(st.sampled_from([1, 2, 4, 8, 64]), st.sampled_from(protocol.ISA)), min_size=FEW, max_size=40)
     )
-    def test_no_group_is_of_fewer_than_five_and_none_is_lost(self, machines):
+    def test_every_group_has_five_machines_and_none_is_lost(self, machines):
         groups = self.groups(*machines)
         assert all(count >= FEW for *_, count in groups)
         assert sum(count for *_, count in groups) == len(machines)
 
 
-def test_what_seats_send_is_on_the_wall_without_seats(board):
+def test_results_are_on_the_wall_without_seats(board):
     for number in range(6):
         answer = board.join(f"Person{number}").put(guesses=[guessed(2 + number / 10, 1 + number / 10)])
         assert answer.status_code == 204

@@ -1,4 +1,4 @@
-"""`lab report` has the room's results next to one's own, as the board shows them, and is made without the board too."""
+"""`lab report` shows the room's results next to the student's, and also works without the board."""
 
 import json
 
@@ -13,9 +13,9 @@ from labkit_classroom.board.protocol import FEW
 def report(monkeypatch, folder) -> str:
     """Make the report of a student's folder; return its text."""
     monkeypatch.setattr("sys.argv", ["lab", "report", "--folder", str(folder), "--out", str(folder / "report.html")])
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as exit_:
         cli.main()
-    assert not left.value.code
+    assert not exit_.value.code
     return (folder / "report.html").read_text()
 
 
@@ -31,23 +31,23 @@ def student(tmp_path, monkeypatch):
     return folder
 
 
-def test_the_rooms_results_are_next_to_ones_own_as_soon_as_the_board_shows_them(student, board, monkeypatch):
+def test_the_rooms_results_appear_once_the_board_shows_them(student, board, monkeypatch):
     seat.join(board.url, board.code, folder=student)
     for here in range(1, FEW + 1):
         page = report(monkeypatch, student)
-        assert "they are shown from five machines on" in page
+        assert "they appear once five machines have measured" in page
         assert '<th scope="col">the room</th>' not in page
         board.join().put(guesses=[guessed(2, here)])
     page = report(monkeypatch, student)
-    assert '<td data-head="here">1.31×</td><td data-head="the room">median 3× (1 to 5), 5 machines</td>' in page
+    assert '<td data-head="measured">1.31×</td><td data-head="the room">median 3× (1 to 5), 5 machines</td>' in page
 
 
-def test_outside_a_room_nothing_is_asked(student, monkeypatch):
+def test_outside_a_room_nothing_is_requested(student, monkeypatch):
     monkeypatch.setattr(seat, "ask", lambda *_: pytest.fail("something was sent"))
     assert "room" not in report(monkeypatch, student).partition("</style>")[2]
 
 
-def test_without_the_board_the_report_says_so_and_has_the_rest(student, board, monkeypatch):
+def test_an_unreachable_board_is_reported_and_the_rest_is_complete(student, board, monkeypatch):
     seat.join(board.url, board.code, folder=student)
     board.stop()
     page = report(monkeypatch, student)
@@ -56,7 +56,7 @@ def test_without_the_board_the_report_says_so_and_has_the_rest(student, board, m
 
 
 @pytest.mark.parametrize("content", [None, {}, {"results": [5]}, {"results": [{"lab": "03", "number": 1}]}])
-def test_an_answer_of_something_else_is_reported(student, board, monkeypatch, content):
+def test_an_invalid_response_is_reported(student, board, monkeypatch, content):
     seat.join(board.url, board.code, folder=student)
     monkeypatch.setattr(seat, "ask", lambda *_: seat.Answer(200, content))
     page = report(monkeypatch, student)

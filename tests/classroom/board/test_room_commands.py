@@ -1,4 +1,4 @@
-"""`lab room`: opening, restarting and closing a room, its status, https, and one line for what cannot be done."""
+"""`lab room`: open, restart, close, status, https, and one-line errors."""
 
 import json
 import os
@@ -37,14 +37,14 @@ def folder(tmp_path, monkeypatch):
 def run(monkeypatch, capsys, *command: str) -> tuple[int, str, str]:
     """Run a command; return its exit code and what it prints."""
     monkeypatch.setattr("sys.argv", ["lab", *command])
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as exit_:
         cli.main()
-    told = capsys.readouterr()
-    return left.value.code or 0, told.out, told.err
+    output = capsys.readouterr()
+    return exit_.value.code or 0, output.out, output.err
 
 
 def fill(passed: list[int], **settings) -> None:
-    """Store a room with as many seats as the first number, of which so many passed each exercise of lab 07."""
+    """Store a room: the number of seats, then how many of them passed each exercise of lab 07."""
     store = Store(host.FOLDER / host.FILE)
     store.change(**settings)
     for place in range(passed[0]):
@@ -61,22 +61,22 @@ def closed(folder) -> dict:
 
 
 class TestClose:
-    def test_neither_a_count_nor_a_difference_of_two_is_of_fewer_than_five(self, folder):
+    def test_counts_and_their_differences_cover_at_least_five_people(self, folder):
         fill([23, 23, 22, 19, 18, 7, 4, 1])
         content = closed(folder)
-        counts = [one["seats"] for one in content["passed"]]
+        counts = [entry["seats"] for entry in content["passed"]]
         assert (content["people"], counts) == (20, [20, 20, 15, 15, 5])
         (result,) = content["results"]
         assert (result["lab"], result["groups"][0]["values"]) == ("03", list(range(23)))
         assert "erson" not in json.dumps(content)
 
     @pytest.mark.parametrize("people", [0, 1, FEW - 1])
-    def test_of_fewer_than_five_nothing_is_kept(self, folder, people):
+    def test_nothing_is_stored_for_fewer_than_five(self, folder, people):
         fill([people, people])
         content = closed(folder)
         assert (content["people"], content["passed"], content["results"], content["minutes"]) == (None, [], [], [])
 
-    def test_elapsed_minutes_are_next_to_the_planned_ones(self, folder):
+    def test_elapsed_minutes_are_next_to_planned_ones(self, folder):
         plan = [["Lab 07 · 1", NINE.isoformat(), (NINE + HOUR / 2).isoformat(), "07", "1", [1], 30.0, True]]
         fill([FEW, FEW], plan=plan)  # at 09:41
         assert closed(folder)["minutes"] == [{"lab": "07", "section": "1", "planned": 30.0, "taken": 41.0}]
@@ -84,13 +84,13 @@ class TestClose:
 
 class TestOpen:
     @pytest.mark.parametrize("address", ["a" * 5000, "\udcff\udcfe", "x y", "127.0.0.1:80", "192.0.2.7", "::1::"])
-    def test_an_address_that_is_not_this_machines_is_one_line(self, folder, monkeypatch, capsys, address):
+    def test_an_address_of_another_machine_gives_a_one_line_error(self, folder, monkeypatch, capsys, address):
         code, out, err = run(monkeypatch, capsys, "room", "open", "--address", address, "--port", "18701")
         assert (code, out, err.count("\n")) == (2, "", 1)
         assert "cannot listen on" in err
         assert len(err) < 300
 
-    def test_it_says_where_the_room_is_and_when_it_listens_everywhere(self, monkeypatch, capsys):
+    def test_it_prints_addresses_and_whether_it_listens_everywhere(self, monkeypatch, capsys):
         def open_room(address, port, days, tls, on_open, new_code, people) -> None:
             assert (len(days), new_code, people) == (1, True, 20)
             on_open(host.Opened("http://192.0.2.1:8500", "K7Q2M9", "x"))
@@ -103,7 +103,7 @@ class TestOpen:
         assert "./lab join http://192.0.2.1:8500 K7Q2M9\n" in printed
         assert "For the projector:       http://192.0.2.1:8500/#K7Q2M9\n" in printed
 
-    def test_timetable_and_people_are_kept_for_when_it_is_opened_again(self, folder, monkeypatch):
+    def test_timetable_and_people_survive_reopening(self, folder, monkeypatch):
         rooms = []
         monkeypatch.setattr(host.app, "serve", lambda room, *_: rooms.append(room) or pytest.fail("opened"))
         day = Day((Entry(NINE, NINE + HOUR, Part("A talk")),), NINE + HOUR)
@@ -113,18 +113,18 @@ class TestOpen:
         assert [room._plan[0].title for room in rooms] == ["A talk"] * 2
         assert rooms[1].wall()["joining"]["expected"] == 20
 
-    def test_a_folder_that_is_a_file_and_a_file_that_is_no_room_are_one_line(self, folder):
+    def test_unusable_storage_gives_a_one_line_error(self, folder):
         (folder / "room").write_text("")
-        with pytest.raises(LabError, match="cannot keep the room in"):
+        with pytest.raises(LabError, match="cannot store the room in"):
             host.open_room("127.0.0.1", 0, [], None, lambda *_: None)
-        with pytest.raises(LabError, match="no room is there"):
+        with pytest.raises(LabError, match="there is no room"):
             host.close_room(folder / "room.json")
         (folder / "other.sqlite").write_bytes(b"no database " * 100)
-        with pytest.raises(LabError, match="cannot keep the room in"):
+        with pytest.raises(LabError, match="cannot store the room in"):
             Store(folder / "other.sqlite")
 
     @pytest.mark.parametrize("kind", ["pipe", "folder", "nothing", "no key"])
-    def test_a_certificate_that_can_not_be_read_is_one_line(self, tmp_path, monkeypatch, capsys, kind):
+    def test_an_unreadable_certificate_gives_a_one_line_error(self, tmp_path, monkeypatch, capsys, kind):
         place = tmp_path / "cert"
         {"pipe": os.mkfifo, "folder": os.mkdir}.get(kind, lambda _: None)(place)
         key = [] if kind == "no key" else ["--key", str(place)]
@@ -133,14 +133,14 @@ class TestOpen:
 
 
 class TestStatus:
-    def test_it_says_again_what_room_open_has_said_and_who_is_there(self, board_process, monkeypatch, capsys):
+    def test_it_prints_addresses_people_and_hands(self, board_process, monkeypatch, capsys):
         monkeypatch.setattr(host, "FOLDER", board_process.folder)
         assert stat.S_IMODE((board_process.folder / host.RUNNING).stat().st_mode) == 0o600
         board_process.join("B4").hand("07", 2)
         board_process.join("B5")
         board_process.order("POST", "code")
         code = board_process.shown()["code"]
-        exit_code, told, _ = run(monkeypatch, capsys, "room", "status")
+        exit_code, output, _ = run(monkeypatch, capsys, "room", "status")
         assert exit_code == 0
         for line in (
             f"./lab join {board_process.url} {code}",
@@ -149,31 +149,31 @@ class TestStatus:
             "People: 2",
             "Hands: B4 at 07 · 2",
         ):
-            assert line in told
+            assert line in output
         assert host.running_room()[:2] == (board_process.url, code)
 
     @pytest.mark.parametrize("end", ["never", "killed", "damaged"])
-    def test_without_a_board_it_is_one_line(self, folder, monkeypatch, capsys, end):
+    def test_without_a_board_it_gives_a_one_line_error(self, folder, monkeypatch, capsys, end):
         content = {"killed": '{"address": "http://127.0.0.1:9", "token": "x", "ca": ""}', "damaged": "[]"}
         if end in content:
             host.FOLDER.mkdir()
             (host.FOLDER / host.RUNNING).write_text(content[end])
-        told = "lab: no board runs here: ./lab room open opens one, with all that its room had.\n"
-        assert run(monkeypatch, capsys, "room", "status") == (2, "", told)
+        error = "lab: no board is running here: ./lab room open starts one, with all the room's data.\n"
+        assert run(monkeypatch, capsys, "room", "status") == (2, "", error)
         assert host.running_room() is None
 
 
-@pytest.mark.slow  # processes of their own
+@pytest.mark.slow  # separate processes
 class TestProcess:
-    def test_what_was_confirmed_outlives_a_kill_and_a_second_board_is_refused(self, board_process):
+    def test_confirmed_data_survives_a_kill_and_a_second_board_is_refused(self, board_process):
         seats = [board_process.join(f"S{number}") for number in range(8)]
-        for one in seats:
-            assert one.put(exercises=[at(1), at(2)]).status_code == 204
+        for student in seats:
+            assert student.put(exercises=[at(1), at(2)]).status_code == 204
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         second = subprocess.run(board_process.command(port), capture_output=True, text=True, timeout=60)
-        assert "LabError: a board has" in second.stderr.splitlines()[-1]
+        assert "LabError: another board is using" in second.stderr.splitlines()[-1]
         code = board_process.code
         board_process.kill()
         board_process.start()
@@ -181,7 +181,7 @@ class TestProcess:
         assert [row["passed"] for row in board_process.shown()["seats"]] == [2] * 8
         assert seats[0].put(exercises=[at(1)]).status_code == 204
 
-    def test_a_full_disk_is_reported_and_what_was_confirmed_stays(self, board_process):
+    def test_a_full_disk_is_reported_and_confirmed_data_stays(self, board_process):
         seat = board_process.join("A")
         assert seat.put(exercises=[at(1)]).status_code == 204
         unlimited = resource.RLIM_INFINITY
@@ -193,27 +193,27 @@ class TestProcess:
         assert seat.put(exercises=[at(1), at(2)]).status_code == 204
         assert board_process.shown()["seats"][0]["passed"] == 2
 
-    def test_it_listens_where_it_was_told_and_nowhere_else_and_ends_cleanly(self, board_process):
+    def test_it_listens_only_on_the_given_address_and_ends_cleanly(self, board_process):
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.2", board_process.port), timeout=60)
         other = [str(board_process.folder.parent / "other"), "127.0.0.1", str(board_process.port)]
         command = [*board_process.command()[:3], *other]
         second = subprocess.run(command, capture_output=True, text=True, timeout=60)
-        assert "Address already in use. Name an --address" in second.stderr.splitlines()[-1]
+        assert "Address already in use. Choose an --address" in second.stderr.splitlines()[-1]
         board_process._process.send_signal(signal.SIGINT)
         assert board_process._process.wait(10) == 0
         assert not (board_process.folder / host.RUNNING).exists()
         board_process.start()
 
-    def test_a_room_open_to_all_networks_names_an_address_that_others_can_type(self, tmp_path):
+    def test_listening_everywhere_prints_a_reachable_address(self, tmp_path):
         opened = BoardProcess(tmp_path / "room", address="0.0.0.0")
         try:
-            assert opened.url == f"http://{addresses.own()}:{opened.port}"
+            assert opened.url == f"http://{addresses.machine_address()}:{opened.port}"
             assert opened.join().put().status_code == 204
         finally:
             opened.kill()
 
-    def test_https_for_students_who_have_its_certificate(self, tmp_path, monkeypatch):
+    def test_https_with_the_boards_certificate(self, tmp_path, monkeypatch):
         monkeypatch.setattr(seat, "start_sender", lambda folder: None)
         student = tmp_path / "my labs"
         student.mkdir()
@@ -222,7 +222,7 @@ class TestProcess:
         try:
             assert safe.url.startswith("https://")
             for ca in ("", str(wrong)):
-                with pytest.raises(LabError, match=r"no safe connection .*certificate. Name its certificate with --ca"):
+                with pytest.raises(LabError, match=r"no secure connection .*\. Pass its certificate with --ca"):
                     student_side.join(safe.url, safe.code, folder=student, ca=ca)
             with pytest.raises(LabError, match="with http or https"):
                 student_side.join(safe.url.replace("https", "http"), safe.code, folder=student)
@@ -234,7 +234,7 @@ class TestProcess:
         finally:
             safe.kill()
 
-    def test_files_that_are_no_certificate(self, tmp_path):
+    def test_invalid_certificates_are_reported(self, tmp_path):
         (tmp_path / "text.pem").write_text("no certificate")
         command = BoardProcess.command
         room = BoardProcess.__new__(BoardProcess)

@@ -1,4 +1,4 @@
-"""A seat sends what `join` announced and nothing else, disturbs no cell, and is deleted when its student leaves."""
+"""A seat sends only what `join` announced, never delays a cell, and is deleted when the student leaves."""
 
 import http.server
 import json
@@ -31,20 +31,20 @@ TOKEN = f"1.{'x' * 32}"
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A student's folder, in which lab 07 has been begun."""
-    made = tmp_path / "my-labs"
-    monkeypatch.setattr(results, "WORK", made / "work")
+    """A student's folder with a started lab 07."""
+    folder = tmp_path / "my-labs"
+    monkeypatch.setattr(results, "WORK", folder / "work")
     monkeypatch.setattr(seat, "start_sender", lambda folder: None)
     lab = Results("07")
     lab.exercise(1, PASSED, hint=2)
     lab.exercise(2, NOT_YET, hint=1)
     lab.exercise(3, NOT_ATTEMPTED)
-    return made
+    return folder
 
 
 @pytest.fixture
 def stranger():
-    """A server that answers as a test says, in place of a board."""
+    """A server that is not a board, with responses set by the test."""
 
     class Answers(http.server.BaseHTTPRequestHandler):
         def answer(self) -> None:
@@ -87,67 +87,67 @@ class TestJoin:
         (stored,) = board.seats()
         assert stored.state == shown
         assert stored.name == "B4"
-        assert [(one["exercise"], one["verdict"], one["hint"]) for one in shown["exercises"]] == [
+        assert [(entry["exercise"], entry["verdict"], entry["hint"]) for entry in shown["exercises"]] == [
             (1, PASSED, 2),
             (2, NOT_YET, 1),
         ]
         assert shown["doctor"] == [{"lab": "07 Horovod", "status": "fail", "because": ["compiler"]}]
 
-    def test_it_names_all_that_is_sent_and_what_the_board_knows(self, board, folder, capsys):
+    def test_it_lists_everything_sent_and_what_the_board_knows(self, board, folder, capsys):
         joined(board, folder)
         printed = capsys.readouterr().out
         for word in ("seat's name", "verdict", "hints", "minute", "opened last", "guesses", "cores", "hand", "doctor"):
             assert word in printed
         assert "The board knows which seat measured a result" in printed
 
-    def test_nothing_of_this_machine_or_user_is_sent(self, board, folder):
+    def test_nothing_about_this_machine_or_user_is_sent(self, board, folder):
         joined(board, folder)
         sent = json.dumps(seat.state(folder, seat.membership(folder)))
         for word in (str(folder), os.environ.get("USER", "root"), os.uname().nodename, Path.home().name):
             assert f"/{word}" not in sent
         protocol.read(sent.encode(), protocol.STATE)
 
-    def test_the_token_is_this_users_alone(self, board, folder):
+    def test_only_this_user_can_read_the_token(self, board, folder):
         joined(board, folder)
         assert (folder / seat.MEMBERSHIP).stat().st_mode & 0o077 == 0
 
-    def test_before_joining_nothing_is_sent_or_started(self, folder, monkeypatch):
+    def test_nothing_is_sent_or_started_before_joining(self, folder, monkeypatch):
         monkeypatch.setattr(seat, "ask", lambda *_: pytest.fail("something was sent"))
         monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: pytest.fail("a process was started"))
         assert not Sender(folder).step()
         student_side.hand(folder=folder)
         classroom_link.open_lab(folder, "07")
         assert classroom_link.results(folder) == ({}, "")
-        with pytest.raises(LabError, match="you are in no room"):
+        with pytest.raises(LabError, match="you have not joined a room"):
             student_side.leave(folder)
 
     @pytest.mark.parametrize(
         "address",
         ["", "ftp://x", "http://", "http://x/path", "//x", "http://a@b", "http://\x1bx", "http://" + "a" * 999],
     )
-    def test_an_address_that_is_none(self, folder, address):
-        with pytest.raises(LabError, match="an address is written like") as error:
+    def test_an_invalid_address_is_refused(self, folder, address):
+        with pytest.raises(LabError, match="an address looks like") as error:
             student_side.join(address, "AAAAAA", folder=folder)
         assert str(error.value).isprintable()
 
     @pytest.mark.parametrize("address", ["http://x:port", "http://127.0.0.1:9", "http://no-such-host.invalid"])
-    def test_a_board_that_is_not_there(self, folder, address):
+    def test_an_unreachable_board_is_reported(self, folder, address):
         with pytest.raises(LabError, match="does not answer"):
             student_side.join(address, "AAAAAA", folder=folder)
         assert seat.membership(folder) is None
 
-    def test_a_wrong_code(self, board, folder):
+    def test_a_wrong_code_is_reported(self, board, folder):
         with pytest.raises(LabError, match="this is not the room's code"):
             student_side.join(board.url, "AAAAAA", folder=folder)
 
-    def test_a_damaged_file_is_named(self, folder):
+    def test_a_damaged_file_is_reported(self, folder):
         for content in ("{", "[]", '{"address": 5}'):
             (folder / seat.MEMBERSHIP).write_text(content)
-            for ask in (student_side.leave, student_side.hand, lambda folder: Sender(folder).step()):
+            for action in (student_side.leave, student_side.hand, lambda folder: Sender(folder).step()):
                 with pytest.raises(LabError, match="is damaged: delete it"):
-                    ask(folder=folder)
+                    action(folder=folder)
 
-    def test_a_seat_that_cannot_be_kept_is_deleted(self, board, folder, monkeypatch):
+    def test_a_seat_that_cannot_be_saved_is_deleted(self, board, folder, monkeypatch):
         def full(*_) -> None:
             raise files.NotWritten("the disk is full")
 
@@ -159,22 +159,20 @@ class TestJoin:
 
     @pytest.mark.parametrize("place", ["file", "long", "none"])
     @pytest.mark.parametrize(
-        "command", [["join", "http://127.0.0.1:9", "AAAAAA"], ["leave"]], ids=lambda given: given[0]
+        "command", [["join", "http://127.0.0.1:9", "AAAAAA"], ["leave"]], ids=lambda command: command[0]
     )
-    def test_a_command_that_cannot_be_done_is_one_line_and_exit_code_2(
-        self, tmp_path, monkeypatch, capsys, command, place
-    ):
+    def test_a_failing_command_prints_one_line_and_exits_with_2(self, tmp_path, monkeypatch, capsys, command, place):
         (tmp_path / "file").write_text("")
         folder = str(tmp_path / ("x" * 5000 if place == "long" else place))
         monkeypatch.setattr("sys.argv", ["lab", *command, "--folder", folder])
-        with pytest.raises(SystemExit) as left:
+        with pytest.raises(SystemExit) as exit_:
             cli.main()
-        told = capsys.readouterr().err
-        assert (left.value.code, told.count("\n"), "Traceback" in told) == (2, 1, False)
+        error = capsys.readouterr().err
+        assert (exit_.value.code, error.count("\n"), "Traceback" in error) == (2, 1, False)
 
 
 class TestAnswers:
-    """Whatever answers in place of a board is one line, and nothing is kept."""
+    """Responses that are not from a board give a one-line error, and nothing is stored."""
 
     @pytest.mark.parametrize(
         "body",
@@ -192,7 +190,7 @@ class TestAnswers:
         ids=lambda body: str(body)[:30],
     )
     @pytest.mark.parametrize("status", [201, 302, 403])
-    def test_odd_content(self, stranger, folder, body, status):
+    def test_unexpected_content_is_refused(self, stranger, folder, body, status):
         stranger.status, stranger.names, stranger.body = status, (protocol.ANSWER_HEADER,), body
         with pytest.raises(LabError) as error:
             student_side.join(stranger.url, "AAAAAA", folder=folder)
@@ -200,18 +198,18 @@ class TestAnswers:
         assert len(str(error.value)) < 500
         assert seat.membership(folder) is None
 
-    def test_a_login_page_is_not_a_board_and_ends_no_membership(self, board, stranger, folder):
+    def test_a_login_page_is_not_taken_for_a_board(self, board, stranger, folder):
         with pytest.raises(LabError, match="is not a board"):
             student_side.join(stranger.url, "AAAAAA", folder=folder)
         joined(board, folder)
-        seat.keep(folder, seat.membership(folder) | {"address": stranger.url})
+        seat.save(folder, seat.membership(folder) | {"address": stranger.url})
         with pytest.raises(LabError, match="is not a board"):
             Sender(folder).step()
-        with pytest.raises(LabError, match="You are still in"):
+        with pytest.raises(LabError, match="You are still in the room"):
             student_side.leave(folder)
         assert seat.membership(folder)
 
-    def test_what_is_sent_stays_the_students_choice(self, stranger, folder):
+    def test_the_board_cannot_change_what_is_sent(self, stranger, folder):
         more = {"doctor": [], "address": "http://x", "ca": "/x"}
         stranger.status, stranger.names = 201, (protocol.ANSWER_HEADER,)
         stranger.body = json.dumps({"seat": "A", "token": TOKEN} | more).encode()
@@ -222,15 +220,15 @@ class TestAnswers:
 
 
 class TestSending:
-    def test_what_changes_is_sent_and_what_does_not_is_not(self, board, folder, monkeypatch):
+    def test_an_unchanged_state_is_not_sent_again(self, board, folder, monkeypatch):
         joined(board, folder)
         sending = Sender(folder)
         sending.step()
         before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
-        asked = []
-        monkeypatch.setattr(seat, "ask", lambda *args: asked.append(args))
+        requests_sent = []
+        monkeypatch.setattr(seat, "ask", lambda *args: requests_sent.append(args))
         assert sending.step()
-        assert asked == []
+        assert requests_sent == []
         assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before, "it writes nothing"
 
     def test_after_an_outage_the_last_state_arrives(self, board, folder):
@@ -245,25 +243,25 @@ class TestSending:
         assert sending.step()
         assert board.shown()["seats"][0]["passed"] == 2
 
-    def test_it_ends_when_the_board_no_longer_knows_the_seat(self, board, folder):
+    def test_it_ends_when_the_seat_is_unknown_to_the_board(self, board, folder):
         joined(board, folder)
         board.order("DELETE", "seats/1")
         assert not Sender(folder).step()
         assert seat.membership(folder) is None
 
-    def test_a_seat_that_was_taken_since_is_not_forgotten(self, board, folder, monkeypatch):
+    def test_a_newer_seat_is_not_forgotten(self, board, folder, monkeypatch):
         joined(board, folder)
         new = f"2.{'n' * 20}"
 
         def ask(*_) -> seat.Answer:
-            seat.keep(folder, seat.membership(folder) | {"token": new})  # ./lab leave and ./lab join
+            seat.save(folder, seat.membership(folder) | {"token": new})  # ./lab leave, then ./lab join
             return seat.Answer(403, None)
 
         monkeypatch.setattr(seat, "ask", ask)
         assert not Sender(folder).step()
         assert seat.membership(folder)["token"] == new
 
-    def test_guesses_and_their_results_are_sent_and_questions_are_not(self, board, folder):
+    def test_guesses_and_results_are_sent_without_questions(self, board, folder):
         joined(board, folder)
         Results("03").guess(1, "what I typed", 2, unit="×")
         Results("03").compare_guess(1, Measured(1.31, unit="×"))
@@ -272,50 +270,52 @@ class TestSending:
         small.compare_guess(1, "arithmetic")
         assert Sender(folder).step()
         (stored,) = board.seats()
-        assert stored.state["guesses"] == [guessed(2, 1.31), guessed("memory", None, "07")], "no result of a small run"
+        assert stored.state["guesses"] == [guessed(2, 1.31), guessed("memory", None, "07")], (
+            "results of small runs are not sent"
+        )
         assert "typed" not in str(stored.state)
 
-    def test_files_that_were_edited_send_what_is_right_in_them(self, board, folder):
+    def test_only_valid_parts_of_edited_files_are_sent(self, board, folder):
         joined(board, folder)
         path = results.WORK / "results-07.json"
         content = json.loads(path.read_text())
         content["exercises"] |= {"x": PASSED, "0": PASSED, "99": PASSED, "9" * 5000: PASSED, "3": "brilliant"}
         content["progress"] |= {"1": {"hint": 99, "minute": "yesterday"}}
-        texts = {"question": "", "guess": "", "here": ""}
+        entry = {"question": "", "guess": "", "here": ""}
         values = {"1": [1e300, 2], "2": ["x" * 41, None], "3": [2, 1], "x": [1, 1], "99": [1, 1]}
-        content["guesses"] = {number: texts | {"values": value} for number, value in values.items()}
+        content["guesses"] = {number: entry | {"values": value} for number, value in values.items()}
         path.write_text(json.dumps(content))
         (folder / classroom_link.OPENED).write_text('{"lab": ["x"]}')
         assert Sender(folder).step()
         (stored,) = board.seats()
-        assert [(done["exercise"], done["verdict"]) for done in stored.state["exercises"]] == [(2, NOT_YET)]
+        assert [(entry["exercise"], entry["verdict"]) for entry in stored.state["exercises"]] == [(2, NOT_YET)]
         assert stored.state["guesses"] == [guessed(2, 1, "07", 3)]
         assert stored.state["opened"] is None
 
     @pytest.mark.parametrize("content", [b"", b'{"lab": "07", "exer', b"[" * 50_000, b"\xff\xfe", b"null"])
-    def test_a_file_that_is_half_written_is_sent_when_it_is_whole(self, board, folder, content):
+    def test_a_half_written_file_is_sent_once_complete(self, board, folder, content):
         joined(board, folder)
         sending = Sender(folder)
         path = results.WORK / "results-07.json"
         whole = path.read_bytes()
-        for bytes_, passed in ((content, 0), (whole, 1)):
-            path.write_bytes(bytes_)
+        for data, passed in ((content, 0), (whole, 1)):
+            path.write_bytes(data)
             assert sending.step()
             assert board.shown()["seats"][0]["passed"] == passed
 
     @pytest.mark.slow
-    def test_a_process_of_its_own_sends_and_opening_a_lab_starts_it_again(self, board, folder, monkeypatch):
+    def test_a_separate_process_sends_and_opening_a_lab_restarts_it(self, board, folder, monkeypatch):
         joined(board, folder)
         monkeypatch.setattr(results, "WORK", Path("work"))
         monkeypatch.chdir(folder)
 
         def senders() -> list[psutil.Process]:
-            return processes.find(lambda one: str(folder.resolve()) in one.cmdline())
+            return processes.find(lambda process: str(folder.resolve()) in process.cmdline())
 
         try:
             open_lab("00", {"QUICK": True})
             assert processes.wait_until(lambda: board.shown()["seats"][0]["passed"] == 1, 20)
-            processes.kill(senders())  # as a restart of the machine does
+            processes.kill(senders())  # as a reboot does
             Results("07").exercise(2, PASSED)
             open_lab("00", {"QUICK": True})
             open_lab("00", {"QUICK": True})  # in a second JupyterLab
@@ -327,7 +327,7 @@ class TestSending:
         finally:
             processes.kill(senders())
 
-    def test_opening_a_lab_goes_on_whatever_fails(self, board, folder, monkeypatch):
+    def test_opening_a_lab_survives_sender_failures(self, board, folder, monkeypatch):
         def no_process(*_, **__) -> None:
             raise BlockingIOError("no more processes")
 
@@ -339,7 +339,7 @@ class TestSending:
         Sender(folder).step()
         assert board.shown()["seats"][0]["at"] == "03 · opened"
 
-    def test_it_goes_on_after_errors_and_asks_a_dead_board_ever_more_rarely(self, folder, monkeypatch):
+    def test_it_retries_with_backoff(self, folder, monkeypatch):
         steps = [*[LabError("down"), OSError("disk")] * 9, True, True, False]
         pauses = []
 
@@ -359,17 +359,17 @@ class TestSending:
 
 
 class TestHand:
-    def test_it_goes_up_and_down_at_the_exercise_that_was_checked_last(self, board, folder, capsys):
+    def test_it_is_raised_and_lowered_at_the_last_checked_exercise(self, board, folder, capsys):
         joined(board, folder)
         capsys.readouterr()
-        for hand_at, told in (("07 · 2", "Your hand is up, at lab 07, exercise 2"), ("", "Your hand is down")):
+        for hand_at, message in (("07 · 2", "Your hand is up at lab 07, exercise 2"), ("", "Your hand is down")):
             student_side.hand(folder=folder)
-            assert told in capsys.readouterr().out
+            assert message in capsys.readouterr().out
             assert board.shown()["seats"][0]["hand_at"] == hand_at
         student_side.hand("03", 1, folder=folder)
         assert board.shown()["seats"][0]["hand_at"] == "03 · 1"
 
-    def test_without_a_board_it_is_one_line(self, board, folder):
+    def test_an_unreachable_board_is_reported(self, board, folder):
         joined(board, folder)
         with pytest.raises(LabError, match=r"such as hand\('07', 2\)"):
             student_side.hand("seven", 2, folder=folder)
@@ -379,7 +379,7 @@ class TestHand:
 
 
 class TestMoving:
-    def test_a_board_at_another_address_keeps_the_seats(self, board, folder, capsys):
+    def test_seats_follow_a_board_to_a_new_address(self, board, folder, capsys):
         joined(board, folder, seat="B4")
         board.stop()
         moved = Board(board.path)
@@ -393,7 +393,7 @@ class TestMoving:
         finally:
             moved.stop()
 
-    def test_another_room_is_no_move(self, board, folder):
+    def test_a_different_code_is_a_different_room(self, board, folder):
         joined(board, folder)
         with pytest.raises(LabError, match=r"leave first.*\.room\.json"):
             student_side.join("http://127.0.0.1:9", "AAAAAA", folder=folder)
@@ -401,23 +401,23 @@ class TestMoving:
 
 
 class TestLeave:
-    def test_it_deletes_here_and_there(self, board, folder, capsys):
+    def test_it_deletes_the_seat_on_both_sides(self, board, folder, capsys):
         joined(board, folder)
         student_side.leave(folder)
         assert board.shown()["people"] == 0
         assert not (folder / seat.MEMBERSHIP).exists()
         assert "deleted" in capsys.readouterr().out
 
-    def test_while_the_board_is_down_one_is_still_in_and_it_can_be_tried_again(self, board, folder):
+    def test_leaving_can_be_retried_while_the_board_is_down(self, board, folder):
         joined(board, folder)
         board.stop()
-        with pytest.raises(LabError, match=r"does not answer.*You are still in. Without .*\.room\.json"):
+        with pytest.raises(LabError, match=r"does not answer.*You are still in the room. Deleting .*\.room\.json"):
             student_side.leave(folder)
         board.start()
         student_side.leave(folder)
         assert board.shown()["people"] == 0
 
-    def test_a_seat_that_the_instructor_has_removed_can_be_left(self, board, folder):
+    def test_a_seat_removed_by_the_instructor_can_be_left(self, board, folder):
         joined(board, folder)
         board.order("DELETE", "seats/1")
         student_side.leave(folder)

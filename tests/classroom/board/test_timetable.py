@@ -1,4 +1,4 @@
-"""A room's timetable: what is planned, what may be skipped, and planned and elapsed minutes."""
+"""A room's timetable: current part, sections to skip, planned and elapsed minutes."""
 
 from collections import Counter
 from datetime import datetime, timedelta
@@ -55,22 +55,22 @@ class TestPlanned:
             (80, "Lab 07 · 4 Title", "until 10:26"),
         ],
     )
-    def test_what_is_on_until_when_and_what_follows(self, minute, title, when):
+    def test_the_current_part_its_end_and_the_next_part(self, minute, title, when):
         assert timetable.planned(PLAN, clock(minute)) == {"title": title, "when": when}
 
-    def test_after_the_day_there_is_nothing(self):
+    def test_nothing_is_planned_after_the_day(self):
         assert timetable.planned(PLAN, clock(90)) is None
         assert timetable.planned((), NINE) is None
 
-    def test_the_night_is_no_break(self):
+    def test_the_night_is_not_a_break(self):
         plan = (section(0, 10, "02", "1"), section(0, 10, "07", "1", day=1))
         assert timetable.planned(plan, clock(5))["when"] == "until 09:10"
         assert timetable.planned(plan, clock(60)) == {"title": "Lab 07 · 1 Title", "when": "from 09:00"}
 
-    def test_what_is_kept_is_what_it_was(self):
+    def test_a_timetable_survives_storage(self):
         assert timetable.read(timetable.write(PLAN)) == PLAN
 
-    def test_of_an_agenda_each_section_has_its_name_and_a_lab_may_have_a_break(self):
+    def test_agenda_sections_are_named_and_labs_may_contain_breaks(self):
         first, second = Section("1", read=5, heading="1 · Run `it`"), Section("2", do=3, core=False, heading="2 · Try")
         lab, rest = Part("00 · Welcome", "00"), Part("Break", minutes=15, is_break=True)
         entries = (
@@ -79,14 +79,14 @@ class TestPlanned:
             Entry(clock(20), clock(30), lab, ((clock(20), second),)),
         )
         planned = host.plan_of([Day(entries, clock(60))])
-        assert [(one.title, one.exercises, one.end) for one in planned] == [
+        assert [(part.title, part.exercises, part.end) for part in planned] == [
             ("Lab 00 · 1 Run it", (), clock(5)),
             ("Break", (), clock(20)),
             ("Lab 00 · 2 Try", (1,), clock(30)),
         ]
         assert (planned[2].minutes, planned[2].core) == (3, False)
 
-    def test_questions_come_in_the_timetables_order(self):
+    def test_questions_are_in_timetable_order(self):
         plan = [section(0, 1, "06", "1"), section(1, 1, "02", "1")]
         order = [question.lab for question in questions_in_order(catalogue.labs(), plan)]
         assert list(dict.fromkeys(order))[-2:] == ["06", "02"]
@@ -97,7 +97,7 @@ class TestMakeUp:
         for late in (None, -9, 0, timetable.LATE_MIN - 1):
             assert timetable.make_up(PLAN, late, clock(40)) == ""
 
-    def test_the_next_optional_sections_today_that_make_up_for_it_may_be_skipped(self):
+    def test_the_next_optional_sections_today_make_up_for_a_delay(self):
         tomorrow = (*PLAN, section(0, 30, "09", "1", day=1, core=False))
         both = "Skip next: Lab 07 · 2 Title (6 min), Lab 07 · 3 Title (8 min)"
         assert timetable.make_up(tomorrow, 6, clock(40)) == "6 minutes late. Skip next: Lab 07 · 2 Title (6 min)"
@@ -106,14 +106,14 @@ class TestMakeUp:
         assert timetable.make_up(tomorrow, 6, clock(70)).endswith("Skip next: Lab 07 · 3 Title (8 min)"), "still ahead"
         assert "no optional section is left today" in timetable.make_up(tomorrow, 5, clock(75))
 
-    def test_drift_is_known_from_what_half_have_passed(self):
+    def test_drift_follows_from_exercises_that_half_have_passed(self):
         passed = Counter({("02", 1): 3})
         assert timetable.drift(PLAN, passed, 6, clock(20)) == -5
         assert timetable.drift(PLAN, passed, 6, clock(75)) == 15
         assert timetable.drift(PLAN, passed, 7, clock(35)) == 10
         assert timetable.drift((), passed, 6, clock(75)) is None
 
-    def test_the_evening_and_the_night_make_nobody_late(self):
+    def test_evening_and_night_cause_no_delay(self):
         passed = Counter({("02", 1): 6})
         assert timetable.drift(PLAN, passed, 6, clock(85)) == 25
         assert timetable.drift(PLAN, passed, 6, clock(86)) is timetable.drift(PLAN, passed, 6, clock(600)) is None
@@ -124,48 +124,48 @@ class TestMakeUp:
 
 
 def seats(count: int, **minutes: float | None) -> list[Seat]:
-    """Return seats that have passed exercises at these minutes: `e02_1=25` by all, each a minute after the one before.
+    """Return seats that passed exercises around these minutes: with `e02_1=25`, each a minute after the previous seat.
 
-    The minutes are such that half of the seats have passed the exercise then.
+    At the given minute, half of the seats have passed the exercise.
     """
-    made = []
+    seats = []
     for number in range(count):
         exercises = []
         for key, minute in minutes.items():
             lab, exercise = key[1:].split("_")
             when = clock(minute + number - (count + 1) // 2 + 1).isoformat(timespec="minutes")
             exercises.append(at(int(exercise), minute=when) | {"lab": lab})
-        made.append(Seat(number, f"S{number}", "", 0, 0, state=EMPTY | {"exercises": exercises}))
-    return made
+        seats.append(Seat(number, f"S{number}", "", 0, 0, state=EMPTY | {"exercises": exercises}))
+    return seats
 
 
-def rows(plan: timetable.Plan, some: list[Seat]) -> list[tuple]:
-    return [tuple(row.values()) for row in elapsed.minutes(plan, some)]
+def rows(plan: timetable.Plan, seats: list[Seat]) -> list[tuple]:
+    return [tuple(row.values()) for row in elapsed.minutes(plan, seats)]
 
 
 class TestElapsed:
-    def test_minutes_since_the_section_before_are_next_to_the_planned_ones_without_breaks(self):
+    def test_minutes_since_the_previous_section_exclude_breaks(self):
         assert rows(PLAN, seats(10, e02_1=31, e07_1=60, e07_2=70, e07_3=100)) == [
             ("02", "2", 15, 21),  # of 31, the welcome took 10
             ("07", "1", 20, 24),  # of 39, the break took 15
             ("07", "4", 26, 30),
         ]
 
-    def test_of_fewer_than_five_nothing_is_reported(self):
+    def test_nothing_is_reported_for_fewer_than_five(self):
         assert rows(PLAN, seats(4, e02_1=31)) == rows(PLAN, []) == []
-        assert rows(PLAN, seats(4, e02_1=31) + seats(2)) == [], "four of six are half, and few"
+        assert rows(PLAN, seats(4, e02_1=31) + seats(2)) == [], "four of six are half, but too few"
 
-    def test_a_section_that_less_than_half_have_finished_counts_for_the_next(self):
-        some = seats(5, e02_1=31, e07_1=60, e07_2=70) + seats(6, e07_1=60, e07_2=70)
-        assert rows(PLAN, some) == [("07", "1", 35, 45)]
+    def test_a_section_that_few_finished_counts_towards_the_next(self):
+        five = seats(5, e02_1=31, e07_1=60, e07_2=70) + seats(6, e07_1=60, e07_2=70)
+        assert rows(PLAN, five) == [("07", "1", 35, 45)]
 
-    def test_each_day_begins_in_the_morning_and_a_section_of_another_day_does_not_count(self):
+    def test_sections_finished_on_another_day_do_not_count(self):
         plan = (section(0, 10, "02", "1", 1), section(10, 10, "02", "2", 2), section(0, 10, "07", "1", 1, day=1))
         night = 24 * 60
-        some = seats(10, e02_1=12, e02_2=night + 5, e07_1=night + 30)
-        assert rows(plan, some) == [("02", "1", 10, 12), ("07", "1", 10, 30)]
+        ten = seats(10, e02_1=12, e02_2=night + 5, e07_1=night + 30)
+        assert rows(plan, ten) == [("02", "1", 10, 12), ("07", "1", 10, 30)]
 
-    def test_minutes_that_do_not_exist_are_left_out(self):
+    def test_invalid_minutes_are_ignored(self):
         odd = seats(10, e02_1=31)
         for seat in odd:
             seat.state["exercises"][0]["minute"] = "2026-12-01T99:99"

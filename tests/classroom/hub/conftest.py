@@ -1,4 +1,4 @@
-"""A real hub with four seats for this folder's tests: over https, and with accounts where root can make them."""
+"""A real hub with four seats over https, with accounts if root can create them."""
 
 import functools
 import os
@@ -18,21 +18,21 @@ from labkit_classroom.hub.control import Hub
 
 
 @functools.cache
-def why_no_accounts() -> str:
-    """Return why the hub can't make accounts here; empty if it can."""
+def accounts_problem() -> str:
+    """Return why the hub can't create accounts here; empty if it can."""
     if os.geteuid() != 0 or not shutil.which("useradd") or not shutil.which("userdel"):
-        return "this takes root and useradd"
+        return "root and useradd are required"
     if control.RUNTIME.exists():
-        return f"a hub of this machine has the accounts ({control.RUNTIME})"
+        return f"a hub on this machine is using the accounts ({control.RUNTIME})"
     return (reason := account_access.problem()) and f"{reason}; {account_access.REMEDY}"
 
 
 class Room:
-    """A hub that is open, and a board next to it."""
+    """An open hub and a board."""
 
     def __init__(self, folder: Path, files: Path) -> None:
         cert, key = map(str, certificate(folder, "hub"))
-        mode = settings.TRIAL if why_no_accounts() else settings.ACCOUNTS
+        mode = settings.TRIAL if accounts_problem() else settings.ACCOUNTS
         self.request = request_for(files, mode=mode, cert=cert, key=key)
         self.url, self.hub = self.request.url, Hub(folder / "hub")
         self.board = Board(folder / "board.sqlite")
@@ -49,7 +49,7 @@ class Room:
 
 @pytest.fixture(scope="session")
 def files():
-    """A folder that all users can reach, as pytest's own is not."""
+    """A folder that all users can enter, unlike pytest's."""
     folder = Path(tempfile.mkdtemp(prefix="lab hub ", dir="/tmp"))
     folder.chmod(0o755)
     yield folder
@@ -70,6 +70,6 @@ def room(tmp_path_factory, files):
 
 @pytest.fixture
 def accounts():
-    """Skip a test where no accounts can be made."""
-    if reason := why_no_accounts():
+    """Skip a test if no accounts can be created."""
+    if reason := accounts_problem():
         pytest.skip(f"no seats' accounts: {reason}")

@@ -1,4 +1,4 @@
-"""Four students through a real hub: login, JupyterLab, a cell, an exercise, the board; and what they cannot do."""
+"""Four students on a real hub: login, JupyterLab, cells, exercises, the board, and isolation."""
 
 import contextlib
 import json
@@ -42,7 +42,7 @@ print(subprocess.run(command, capture_output=True, text=True))
 
 @pytest.fixture(scope="module")
 def students(room):
-    """Four who log in at the same time, and have JupyterLab."""
+    """Four students who log in at the same time and open JupyterLab."""
 
     def arrive(seat: str) -> Student:
         student = Student(room.url, seat)
@@ -60,7 +60,7 @@ def get(room, path: str, **options: object) -> requests.Response:
     return requests.get(f"{room.url}{path}", timeout=60, verify=False, **options)
 
 
-def of_hub(room) -> dict[str, psutil.Process]:
+def hub_processes(room) -> dict[str, psutil.Process]:
     """Return the processes of JupyterHub and Traefik."""
     return {"traefik" if one.name() == "traefik" else "jupyterhub": one for one in room.hub._processes()}
 
@@ -69,14 +69,16 @@ def listening(process: psutil.Process) -> set[str]:
     return {one.laddr.ip for one in process.net_connections("inet") if one.status == "LISTEN"}
 
 
-def test_it_opens_once_a_server_is_held_to_what_was_requested(room):
-    assert [row for row in room.rows if row.found != row.requested] == []
+def test_it_opens_once_a_server_matches_the_request(room):
+    assert [row for row in room.rows if row.actual != row.requested] == []
     assert bool(room.rows) == room.request.has_accounts
 
 
-def test_each_works_in_copies_of_their_own(room, students):
+def test_every_student_works_in_their_own_copies(room, students):
     with ThreadPoolExecutor() as pool:
-        seen = list(pool.map(lambda one: one.run("import os; print(os.getuid(), os.getcwd())"), students.values()))
+        seen = list(
+            pool.map(lambda student: student.run("import os; print(os.getuid(), os.getcwd())"), students.values())
+        )
     for seat, printed in zip(SEATS, seen, strict=True):
         assert printed.split(maxsplit=1)[1].strip() == str(room.request.home(seat))
         assert [copy.name for copy in room.request.home(seat).glob("*.ipynb")] == ["00_welcome.ipynb"]
@@ -89,7 +91,7 @@ def test_an_exercise_is_checked_and_the_board_is_joined(students):
     assert "Exercise 1 · passed" in students["seat-01"].run(EXERCISE)
 
 
-def test_no_student_reaches_anothers_server_or_the_hubs_interface(room, students):
+def test_students_cannot_access_others_servers_or_the_hubs_api(room, students):
     student = students["seat-02"]
     assert student.open_lab("seat-01").status_code in (403, 404)
     for what in ("contents", "kernels", "terminals", "contents/00_welcome.ipynb"):
@@ -98,7 +100,7 @@ def test_no_student_reaches_anothers_server_or_the_hubs_interface(room, students
         assert student.browser.get(f"{room.url}/hub/api/{what}", timeout=60).status_code in (403, 404, 405), what
 
 
-def test_a_wrong_code_and_a_wrong_seat_are_refused(room):
+def test_wrong_codes_and_seats_are_refused(room):
     right = room.code("seat-04")
     wrong = right.translate(str.maketrans("23456789", "34567892")) + "A"
     assert Student(room.url, "seat-04").log_in(wrong).status_code == 403
@@ -109,16 +111,16 @@ def test_a_wrong_code_and_a_wrong_seat_are_refused(room):
 
 
 @pytest.mark.parametrize("path", ["/hub/login", "/hub/api/users"])
-@pytest.mark.parametrize("is_near", [False, True], ids=["through the proxy", "from this machine"])
-def test_the_hub_takes_small_bodies_alone(room, path, is_near):
-    url = f"{room.settings.hub_url if is_near else room.url}{path}"
+@pytest.mark.parametrize("is_direct", [False, True], ids=["through the proxy", "from this machine"])
+def test_large_request_bodies_are_refused(room, path, is_direct):
+    url = f"{room.settings.hub_url if is_direct else room.url}{path}"
     assert requests.post(url, data=b"x" * 1000, timeout=60, verify=False).status_code == 403
     for endless in (b"x" * 100_000, iter([b"x" * 1000] * 10_000)):
         with contextlib.suppress(requests.ConnectionError, requests.exceptions.ChunkedEncodingError):  # closed
             assert requests.post(url, data=endless, timeout=60, verify=False).status_code in (400, 413, 502)
 
 
-def test_codes_are_in_no_log_and_no_file_that_others_can_read(room, students):
+def test_codes_are_not_in_logs_or_readable_files(room, students):
     assert room.hub.folder.stat().st_mode & 0o077 == 0
     assert (room.request.files / ".codes.json").stat().st_mode & 0o077 == 0
     for file in room.hub.folder.iterdir():
@@ -129,9 +131,9 @@ def test_codes_are_in_no_log_and_no_file_that_others_can_read(room, students):
                 assert code.replace("-", "").encode() not in file.read_bytes(), file
 
 
-def test_all_but_the_proxys_door_is_on_loopback(room, students):
-    assert listening(of_hub(room)["jupyterhub"]) == {"127.0.0.1"}
-    ports = [one.laddr for one in of_hub(room)["traefik"].net_connections("inet") if one.status == "LISTEN"]
+def test_only_the_proxy_listens_beyond_loopback(room, students):
+    assert listening(hub_processes(room)["jupyterhub"]) == {"127.0.0.1"}
+    ports = [one.laddr for one in hub_processes(room)["traefik"].net_connections("inet") if one.status == "LISTEN"]
     assert {(one.ip, one.port) for one in ports} == {
         ("127.0.0.1", room.request.port),
         ("127.0.0.1", room.settings.api_port),
@@ -140,19 +142,19 @@ def test_all_but_the_proxys_door_is_on_loopback(room, students):
     assert set().union(*map(listening, servers)) == {"127.0.0.1"}
 
 
-def test_it_has_as_many_open_files_as_a_room_of_browsers_takes(room):
+def test_open_file_limits_suffice_for_a_class(room):
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    for process in of_hub(room).values():
+    for process in hub_processes(room).values():
         assert process.rlimit(psutil.RLIMIT_NOFILE)[0] >= min(hard, 1 << 16)
 
 
-def test_the_proxy_reports_to_nobody(room):
+def test_the_proxy_sends_no_usage_data(room):
     config = (room.hub.folder / "traefik.toml").read_text()
     assert "checkNewVersion = false" in config
     assert "sendAnonymousUsage = false" in config
 
 
-def test_the_progress_of_a_starting_server_is_not_held_back(room):
+def test_a_starting_servers_progress_is_streamed(room):
     client = room.hub.client
     client.start(settings.CHECK_SEAT)
     states = []
@@ -167,7 +169,7 @@ def test_the_progress_of_a_starting_server_is_not_held_back(room):
     assert states[-1][0]["ready"]
 
 
-def test_a_student_sees_nothing_of_others(room, students, accounts):
+def test_students_cannot_read_others_files_or_write_to_the_kit(room, students, accounts):
     closed = [room.request.home("seat-01"), room.settings.runtime / "seat-01", room.hub.folder, room.request.key]
     closed += [room.request.files / ".codes.json", room.hub.folder / settings.TOKEN]
     kit = [paths.ROOT / name for name in ("labkit/evil.py", ".lab/evil", "notebooks/evil")]
@@ -185,25 +187,25 @@ except PermissionError: print("refused")
     assert seen.split() == ["refused"] * 10, seen
 
 
-def test_what_the_kit_keeps_goes_to_the_students_own_folder(room, students, accounts):
+def test_the_kits_state_goes_to_the_students_folder(room, students, accounts):
     printed = students["seat-03"].run("""
 from labkit.slurm.cluster import Cluster
 from labkit.system import paths
-print(Cluster().link, paths.own(paths.DATA), sep="\\n")
+print(Cluster().link, paths.writable(paths.DATA), sep="\\n")
 """)
     home = room.request.home("seat-03")
     assert [str(home) in line for line in printed.splitlines()] == [True] * 2, printed
 
 
-def test_warm_starts_those_that_do_not_run(room, students):
+def test_warm_starts_stopped_servers(room, students):
     room.hub.client.stop("seat-04")
-    told = []
-    assert room.hub.client.warm(lambda up, of: told.append((up, of))) == []
-    assert told[-1] == (4, 4)
+    progress = []
+    assert room.hub.client.warm(lambda up, of: progress.append((up, of))) == []
+    assert progress[-1] == (4, 4)
 
 
-def test_the_log_says_at_once_why_a_server_does_not_start(room, students, accounts):
-    """Its folder no longer belongs to the student, as after a mistake with chown."""
+def test_the_log_shows_at_once_why_a_server_does_not_start(room, students, accounts):
+    """Here, the student no longer owns the folder."""
     client, home, log = room.hub.client, room.request.home("seat-04"), room.hub.folder / settings.LOG
     client.stop("seat-04")
     owner = home.stat().st_uid
@@ -215,17 +217,17 @@ def test_the_log_says_at_once_why_a_server_does_not_start(room, students, accoun
         os.chown(home, owner, -1)
 
 
-def test_a_kernel_that_dies_is_reported_and_the_server_lives(students):
+def test_a_dead_kernel_is_reported_and_the_server_survives(students):
     with pytest.raises(LabError, match="the kernel died"):
         students["seat-01"].run("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
     assert students["seat-01"].run("print(6 * 7)").strip() == "42"
 
 
 @pytest.mark.parametrize("killed", ["jupyterhub", "traefik"])
-def test_after_a_crash_the_same_start_continues_with_servers_and_codes(room, students, killed):
+def test_start_after_a_crash_resumes_with_servers_and_codes(room, students, killed):
     card, servers = room.code("seat-03"), {one.pid for one in verify.processes_of(room.settings, ["seat-01"])}
-    of_hub(room)[killed].send_signal(signal.SIGKILL)
-    assert processes.wait_until(lambda: killed not in of_hub(room), 10)
+    hub_processes(room)[killed].send_signal(signal.SIGKILL)
+    assert processes.wait_until(lambda: killed not in hub_processes(room), 10)
     with pytest.raises(LabError, match="does not answer"):
         _ = room.hub.client
     room.hub.start(room.request)
@@ -238,7 +240,7 @@ def test_after_a_crash_the_same_start_continues_with_servers_and_codes(room, stu
     assert students["seat-01"].run("print(6 * 7)").strip() == "42"
 
 
-def test_who_has_logged_out_is_soon_out_of_the_server_too(room, students):
+def test_logging_out_soon_revokes_access_to_the_server(room, students):
     student = students["seat-02"]
     headers = student.headers
     assert get(room, "/user/seat-02/api/kernels", headers=headers).ok
@@ -250,12 +252,12 @@ def test_who_has_logged_out_is_soon_out_of_the_server_too(room, students):
     assert processes.wait_until(is_out, student_server.LOGOUT_S + 60)
 
 
-def test_another_hub_is_not_started_in_its_place(room):
-    with pytest.raises(LabError, match="the hub is up"):
+def test_a_second_start_is_refused(room):
+    with pytest.raises(LabError, match="the hub is already up"):
         room.hub.start(room.request)
 
 
-def test_down_leaves_nothing_but_students_files(room, students):
+def test_stop_leaves_only_students_files(room, students):
     hub, folder = room.settings, str(room.hub.folder)
     students["seat-01"].run("import subprocess; subprocess.Popen(['sleep', '600'], start_new_session=True)")
     students["seat-01"].run("""

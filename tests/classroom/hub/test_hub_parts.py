@@ -1,4 +1,4 @@
-"""Parts of a hub by themselves: codes, accounts, settings, what `up` accepts."""
+"""Parts of a hub in isolation: codes, accounts, settings, the arguments of `up`."""
 
 import asyncio
 import os
@@ -21,7 +21,7 @@ from labkit_classroom.hub import codes, control, settings, verify
 from labkit_classroom.hub.authenticator import SeatAuthenticator
 from labkit_classroom.hub.control import Hub
 
-FOUND = {"memory": 2 << 30, "tasks": 500, "cpus": [0], "write": [], "read": [], "privileges": False}
+PROBED = {"memory": 2 << 30, "tasks": 500, "cpus": [0], "write": [], "read": [], "privileges": False}
 
 
 class TestCodes:
@@ -35,26 +35,26 @@ class TestCodes:
     @pytest.mark.parametrize(
         ("content", "mode"), [("{}", 0o644), ("[]", 0o600), ('{"seat-01": 1}', 0o600), ("{", 0o600)]
     )
-    def test_a_file_that_is_unusable_is_refused(self, tmp_path, content, mode):
+    def test_an_unusable_file_is_refused(self, tmp_path, content, mode):
         file = tmp_path / codes.FILE
         file.write_text(content)
         file.chmod(mode)
         with pytest.raises(LabError, match=r"unusable .*Delete the file"):
             codes.make(tmp_path, ("seat-01",))
 
-    def test_the_page_has_a_card_for_each_seat(self, tmp_path):
+    def test_the_page_has_a_card_per_seat(self, tmp_path):
         made = codes.make(tmp_path, ("seat-01", "seat-02"))
         page = tmp_path / "page.html"
         page.write_text(codes.page("http://h:1/<x>", made))
         assert code_on_card(page, "seat-02").replace("-", "") == made["seat-02"]
         assert "<x>" not in page.read_text()
-        assert "src=" not in page.read_text()  # nothing from elsewhere
+        assert "src=" not in page.read_text()  # self-contained
 
 
 class TestLogin:
     @pytest.fixture
     def log_in(self, tmp_path):
-        """Return the codes, and a function that returns the seat that a form lets in."""
+        """Return the codes, and a function that returns the seat that a login form gets."""
         made = codes.make(tmp_path, ("seat-01", "seat-02"))
         authenticator = SeatAuthenticator(config=Config())
         authenticator.codes_file, authenticator.open_file = str(tmp_path / codes.FILE), str(tmp_path / settings.OPEN)
@@ -62,12 +62,12 @@ class TestLogin:
             authenticator.authenticate(SimpleNamespace(), {"username": seat, "password": code})
         )
 
-    def test_no_one_is_let_in_before_the_hub_is_open(self, log_in):
+    def test_logins_are_refused_before_the_hub_is_open(self, log_in):
         made, attempt = log_in
         with pytest.raises(tornado.web.HTTPError, match="not open yet"):
             attempt("seat-01", made["seat-01"])
 
-    def test_a_seat_takes_its_own_code_alone(self, log_in, tmp_path):
+    def test_a_seat_accepts_only_its_own_code(self, log_in, tmp_path):
         made, attempt = log_in
         (tmp_path / settings.OPEN).touch()
         assert attempt("seat-01", made["seat-01"]) == "seat-01"
@@ -82,15 +82,15 @@ class TestVerify:
     def hub(self, tmp_path):
         return request_for(tmp_path, mode=settings.SYSTEMD, memory=2 << 30, cpus=(0,))
 
-    def broken(self, hub, **found: object) -> list[str]:
-        return [row.what for row in verify.judge(hub, FOUND | found) if row.found != row.requested]
+    def broken(self, hub, **probed: object) -> list[str]:
+        return [row.name for row in verify.judge(hub, PROBED | probed) if row.actual != row.requested]
 
-    def test_what_was_requested_holds(self, hub):
+    def test_a_server_that_matches_the_request_passes(self, hub):
         assert self.broken(hub) == []
         assert self.broken(hub, memory=hub.memory - 4096) == []  # the kernel rounds to pages
 
     @pytest.mark.parametrize(
-        ("found", "what"),
+        ("probed", "name"),
         [
             ({"memory": 3 << 30}, "memory"),
             ({"memory": None}, "memory"),
@@ -98,27 +98,27 @@ class TestVerify:
             ({"cpus": [0, 1]}, "starts on CPUs"),
             ({"write": ["/kit"]}, "the kit"),
             ({"read": ["seat-02"]}, "others' folders"),
-            ({"privileges": True}, "more privileges"),
+            ({"privileges": True}, "privilege escalation"),
         ],
     )
-    def test_what_does_not_hold_is_named(self, hub, found, what):
-        assert self.broken(hub, **found) == [what]
+    def test_mismatches_are_named(self, hub, probed, name):
+        assert self.broken(hub, **probed) == [name]
 
-    def test_accounts_alone_have_no_limits_and_a_trial_promises_nothing(self, hub):
+    def test_accounts_have_no_limits_and_a_trial_promises_nothing(self, hub):
         unlimited = {"memory": None, "tasks": -1, "privileges": True}
         with_accounts = replace(hub, mode=settings.ACCOUNTS, memory=0)
         assert self.broken(with_accounts, **unlimited) == []
         assert self.broken(with_accounts, read=["seat-02"]) == ["others' folders"]
-        assert verify.judge(replace(hub, mode=settings.TRIAL), FOUND | unlimited) == []
+        assert verify.judge(replace(hub, mode=settings.TRIAL), PROBED | unlimited) == []
 
-    def test_how_many_fit_goes_by_the_limit(self, hub):
+    def test_capacity_follows_from_the_limit(self, hub):
         machine = replace(this_machine(), memory_free=9 << 30)
         assert "enough for 4 students with 2 GiB each; 40 " in verify.capacity(hub, machine, 40)
         assert "enough for 2 students with 4 GiB each" in verify.capacity(replace(hub, memory=0), machine, 40)
 
 
 class TestStart:
-    def test_a_taken_address_is_reported_and_nothing_is_left(self, tmp_path):
+    def test_an_address_in_use_is_reported_and_nothing_is_left_behind(self, tmp_path):
         with control.addresses.listen("127.0.0.1") as taken:
             request = request_for(tmp_path / "students", port=taken.getsockname()[1])
             with pytest.raises(LabError, match=r"cannot listen on 127.0.0.1.*--address HOST:PORT"):
@@ -130,13 +130,13 @@ class TestStart:
         hub.folder.mkdir()
         (hub.folder / settings.TOKEN).touch()
         replace(request, runtime=tmp_path / "runtime", hub_port=1).save(hub.folder)
-        with pytest.raises(LabError, match=r"other settings .*lab hub down"):
+        with pytest.raises(LabError, match=r"other settings.*lab hub down"):
             hub.start(replace(request, students=5))
         assert hub.settings == request
         assert hub.stop()
         assert not hub.folder.exists()
 
-    def test_a_jupyterhub_that_does_not_start_is_reported_with_its_last_lines(self, tmp_path, monkeypatch):
+    def test_a_failing_jupyterhub_is_reported_with_the_logs_last_lines(self, tmp_path, monkeypatch):
         config = tmp_path / "config.py"
         config.write_text("raise SystemExit('lab: a reason')")
         monkeypatch.setattr(control, "CONFIG", config)
@@ -145,7 +145,7 @@ class TestStart:
             hub.start(request_for(tmp_path / "students"))
         assert not hub.folder.exists()
 
-    def test_two_commands_do_not_start_it_at_the_same_time(self, tmp_path):
+    def test_concurrent_commands_are_refused(self, tmp_path):
         hub = Hub(tmp_path / "hub")
         with hub._locked(), pytest.raises(LabError, match=r"another \./lab hub command"):
             hub.start(request_for(tmp_path / "students"))
@@ -165,17 +165,17 @@ class TestStart:
 
 
 class TestAccounts:
-    def test_a_folder_of_another_account_is_refused(self, files, accounts):
+    def test_a_folder_owned_by_another_account_is_refused(self, files, accounts):
         folder = files / "seat-07"
         folder.mkdir()
-        with pytest.raises(LabError, match=r"not a folder of uid 60607"):
+        with pytest.raises(LabError, match=r"not a folder owned by seat-07 \(uid 60607\)"):
             accounts_of_seats.make_private(folder, "seat-07")
         folder.rmdir()
         folder.symlink_to("/etc")
-        with pytest.raises(LabError, match=r"not a folder of uid 60607"):
+        with pytest.raises(LabError, match=r"not a folder owned by seat-07 \(uid 60607\)"):
             accounts_of_seats.make_private(folder, "seat-07")
 
-    def test_an_account_of_the_same_name_is_neither_used_nor_removed(self, files, accounts, monkeypatch):
+    def test_a_foreign_account_with_a_seats_name_is_not_removed(self, files, accounts, monkeypatch):
         other = SimpleNamespace(pw_name="seat-00", pw_uid=1000, pw_dir="/home/seat-00")
         monkeypatch.setattr(accounts_of_seats.pwd, "getpwall", lambda: [other])
         ran = []
@@ -183,12 +183,12 @@ class TestAccounts:
         accounts_of_seats.remove(request_for(files))
         assert ran == []
 
-    def test_folders_that_others_can_write_to_are_refused(self, tmp_path):
+    def test_folders_writable_by_others_are_refused(self, tmp_path):
         tmp_path.chmod(0o777)
         with pytest.raises(LabError, match="other users can write"):
             accounts_of_seats.make(request_for(tmp_path))
 
-    def test_uids_are_where_nothing_else_assigns_any(self):
+    def test_uids_are_in_an_unassigned_range(self):
         assert accounts_of_seats.uid(settings.CHECK_SEAT) >= 60578
         assert accounts_of_seats.uid(f"seat-{commands.MAX_STUDENTS}") <= 61183
 
@@ -196,7 +196,7 @@ class TestAccounts:
 class TestCommands:
     @pytest.fixture
     def started(self, monkeypatch):
-        """Return the requests that would have been started."""
+        """Replace `Hub.start`; return the list of requests passed to it."""
         requests = []
         monkeypatch.setattr(Hub, "start", lambda self, request: requests.append(request) or [])
         shown = SimpleNamespace(variables={}, files=paths.ROOT, cpus=())
@@ -214,19 +214,19 @@ class TestCommands:
         assert "07" in started[1].labs
         assert (started[1].address, started[1].port) == ("::1", 8000)
 
-    def test_what_can_not_be_limited_is_refused(self, started, monkeypatch, tmp_path):
+    def test_a_limit_that_cannot_be_enforced_is_refused(self, started, monkeypatch, tmp_path):
         monkeypatch.setattr(commands, "SYSTEMD_IS_UP", tmp_path / "missing")
         run = self.run("up", "--memory", "4")
-        assert isinstance(run.exception, LabError), run.output  # `main` prints it, and exits with 2
+        assert isinstance(run.exception, LabError), run.output  # `main` prints it and exits with 2
         assert "--memory needs root on a machine where systemd runs" in str(run.exception)
         assert self.run("up", "--memory", "0").exit_code == 0
         assert started[0].memory == 0
 
     @pytest.mark.parametrize("address", ["h:port", "h:99999", "[::1"])
-    def test_a_wrong_address_is_refused(self, started, address):
+    def test_an_invalid_address_is_refused(self, started, address):
         assert "--address is HOST or HOST:PORT" in str(self.run("up", "--address", address).exception)
 
-    def test_root_has_accounts_and_limits_where_systemd_runs(self, started, monkeypatch, tmp_path):
+    def test_root_gets_accounts_and_with_systemd_limits(self, started, monkeypatch, tmp_path):
         monkeypatch.setattr(os, "geteuid", lambda: 0)
         for place, mode, memory in ((tmp_path, "systemd", 4 << 30), (tmp_path / "missing", "accounts", 0)):
             monkeypatch.setattr(commands, "SYSTEMD_IS_UP", place)

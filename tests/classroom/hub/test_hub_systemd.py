@@ -1,4 +1,4 @@
-"""A hub on a machine that systemd runs: one is booted in namespaces, where root may do that."""
+"""A hub on a machine with systemd, which is booted in namespaces if root is allowed to."""
 
 import contextlib
 import os
@@ -27,12 +27,12 @@ HERE = Path(__file__).parent
 SYSTEMD = Path("/lib/systemd/systemd")
 BOOT_TIMEOUT_S = 60
 SEATS = ("seat-01", "seat-02")
-PRIVATE = (Path("/tmp"), Path("/var/tmp"))  # each unit has its own
+PRIVATE = (Path("/tmp"), Path("/var/tmp"))  # private to each unit
 FILES = Path("/srv/all students")
 
 
 class Machine:
-    """A systemd with processes, accounts and files of its own, on this machine's network."""
+    """A booted systemd with its own processes, accounts and files, on this machine's network."""
 
     def __init__(self, booted: psutil.Process) -> None:
         self._pid = booted.pid
@@ -47,49 +47,49 @@ class Machine:
         )
 
     def lab(self, *arguments: str) -> str:
-        """Run one of the kit's commands there; return what it printed."""
+        """Run one of the kit's commands there; return its output."""
         done = self.run(str(BIN / "labkit"), *arguments)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
     def inside(self, path: Path) -> Path:
-        """Return where one of its files is seen from outside."""
+        """Return the path of one of its files as seen from outside."""
         return self.root / path.relative_to("/")
 
 
-def why_not() -> str:
-    """Return why no systemd can be booted here; nothing where it can be tried."""
+def problem() -> str:
+    """Return why no systemd can be booted here; empty if it can be tried."""
     if os.geteuid() != 0:
-        return "it takes root"
+        return "root is required"
     if not SYSTEMD.exists() or not all(map(shutil.which, ("findmnt", "nsenter", "setpriv", "unshare", "systemctl"))):
-        return "it takes systemd and util-linux"
+        return "systemd and util-linux are required"
     if paths.ROOT.stat().st_dev != Path("/").stat().st_dev:
-        return "the kit is on another file system than /"
+        return "the kit is not on the root file system"
     if any(paths.ROOT.is_relative_to(private) for private in PRIVATE):
-        return "the kit is where systemd gives each student a folder of their own"
+        return "the kit is in a folder that systemd makes private"
     return ""
 
 
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory) -> Iterator[Machine]:
-    """A machine that has just booted; where none can be, the tests are skipped, and said so loudly."""
-    why, group = why_not(), f"lab-test-{uuid.uuid4().hex[:8]}"
-    if why:
-        pytest.skip(f"no systemd: none can be booted: {why}")
+    """A freshly booted machine; if none can be booted, the tests are skipped with the reason."""
+    reason, group = problem(), f"lab-test-{uuid.uuid4().hex[:8]}"
+    if reason:
+        pytest.skip(f"no systemd: cannot boot one: {reason}")
     log = tmp_path_factory.mktemp("systemd") / "log"
-    with log.open("w") as said:
+    with log.open("w") as output:
         python = os.path.realpath(sys.executable)
-        command = ["setpriv", "--pdeathsig=KILL", HERE / "boot-systemd", group, python]  # it ends with this process
-        booting = subprocess.Popen(command, stdout=said, stderr=said, start_new_session=True)
+        command = ["setpriv", "--pdeathsig=KILL", HERE / "boot-systemd", group, python]  # ends with this process
+        booting = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
     try:
         up = processes.wait_until(lambda: booting.poll() is not None or _is_up(booting.pid), BOOT_TIMEOUT_S)
-        if not up or booting.returncode is not None:  # some containers allow no namespaces, or no overlay
-            last_words = log.read_text().strip().splitlines()[-1:] or [f"it was not up after {BOOT_TIMEOUT_S} s"]
-            pytest.skip(f"no systemd: none can be booted: {last_words[0]}")
+        if not up or booting.returncode is not None:  # some containers forbid namespaces or overlays
+            last_lines = log.read_text().strip().splitlines()[-1:] or [f"not up after {BOOT_TIMEOUT_S} s"]
+            pytest.skip(f"no systemd: cannot boot one: {last_lines[0]}")
         (booted,) = psutil.Process(booting.pid).children()
         yield Machine(booted)
     finally:
-        booting.kill()  # and with it the first process of the namespace, and with that all others
+        booting.kill()  # and with it all processes in the namespace
         booting.wait()
         assert processes.wait_until(lambda: _remove_groups(group), 10)
 
@@ -103,18 +103,18 @@ def _is_up(pid: int) -> bool:
 
 
 def _remove_groups(name: str) -> bool:
-    """Remove a control group of each hierarchy, with those below; return whether all are gone."""
+    """Remove a control group and its children from every hierarchy; return whether all are gone."""
     mounted = subprocess.run(["findmnt", "-rnt", "cgroup,cgroup2", "-o", "TARGET"], capture_output=True, text=True)
     tops = [Path(target) / name for target in mounted.stdout.split()]
     for top in tops:
         for folder, *_ in os.walk(top, topdown=False):
-            with contextlib.suppress(OSError):  # its processes have not all gone yet
+            with contextlib.suppress(OSError):  # processes are still exiting
                 Path(folder).rmdir()
     return not any(map(Path.exists, tops))
 
 
 class Room:
-    """A hub with two seats on such a machine."""
+    """A hub with two seats on that machine."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
@@ -127,7 +127,7 @@ class Room:
         self.client = Client(self.settings, self.folder)
 
     def units(self) -> list[str]:
-        """Return the names of its units, including those that failed."""
+        """Return the names of its units, including failed ones."""
         listed = self.machine.run("systemctl", "list-units", "--all", "--plain", "--no-legend", "jupyter-*")
         return [line.split()[0] for line in listed.stdout.splitlines()]
 
@@ -139,43 +139,43 @@ def room(machine) -> Room:
 
 @pytest.fixture(scope="module")
 def students(room) -> dict[str, Student]:
-    """Two who have logged in and have JupyterLab."""
-    found = {seat: Student(room.settings.url, seat) for seat in SEATS}
-    for seat, student in found.items():
+    """Two students who have logged in and opened JupyterLab."""
+    students_by_seat = {seat: Student(room.settings.url, seat) for seat in SEATS}
+    for seat, student in students_by_seat.items():
         student.log_in(code_on_card(room.folder / CARDS, seat)).raise_for_status()
         assert "jupyter-config-data" in student.open_lab().text
-    return found
+    return students_by_seat
 
 
-def test_it_opens_with_limits_that_were_read_back(room, students):
+def test_it_opens_with_verified_limits(room, students):
     assert "students with 1 GiB each; 40 are expected" in room.checked
     printed = [line.split() for line in room.printed.splitlines()]
     assert ["memory", "2.0", "GiB", "2.0", "GiB"] in printed
-    assert ["more", "privileges", "none", "none"] in printed
+    assert ["privilege", "escalation", "blocked", "blocked"] in printed
     assert sorted(room.units()) == [f"jupyter-{seat}-singleuser.service" for seat in SEATS]
     assert room.settings.url in room.machine.lab("hub", "status")
 
 
-def test_a_student_reaches_nothing_of_others(room, students):
+def test_students_are_isolated_from_each_other(room, students):
     printed = students["seat-01"].run(f"""
 import os, pathlib, psutil, subprocess
-def tried(what):
+def outcome(attempt):
     try:
-        return what()
+        return attempt()
     except OSError as error:
         return type(error).__name__
-print(tried(lambda: os.listdir({str(FILES / "seat-02")!r})))
-print(tried(lambda: pathlib.Path({str(paths.ROOT / "of-a-student")!r}).touch()))
-print(tried(lambda: pathlib.Path({str(settings.FOLDER / settings.TOKEN)!r}).read_text()))
-print(tried(lambda: pathlib.Path({str(FILES / ".codes.json")!r}).read_text()))
+print(outcome(lambda: os.listdir({str(FILES / "seat-02")!r})))
+print(outcome(lambda: pathlib.Path({str(paths.ROOT / "of-a-student")!r}).touch()))
+print(outcome(lambda: pathlib.Path({str(settings.FOLDER / settings.TOKEN)!r}).read_text()))
+print(outcome(lambda: pathlib.Path({str(FILES / ".codes.json")!r}).read_text()))
 print({{process.uids().real for process in psutil.process_iter()}} == {{os.getuid()}})
 for folder in ("/dev/shm", "/tmp", "/var/tmp"):
     pathlib.Path(folder, "of-seat-01").touch()
 print(subprocess.run(["systemctl", "stop", "jupyter-seat-02-singleuser"], capture_output=True).returncode != 0)
 """)
     assert printed.split() == ["PermissionError", "OSError", "PermissionError", "PermissionError", "True", "True"]
-    looked = students["seat-02"].run("import glob; print(glob.glob('/*/of-seat-*') + glob.glob('/*/*/of-seat-*'))")
-    assert looked.strip() == "[]"
+    listed = students["seat-02"].run("import glob; print(glob.glob('/*/of-seat-*') + glob.glob('/*/*/of-seat-*'))")
+    assert listed.strip() == "[]"
 
 
 def test_ranks_run_in_a_unit(students):
@@ -184,15 +184,15 @@ def test_ranks_run_in_a_unit(students):
     assert printed.splitlines()[-1] == "(('2',), ('2',))"
 
 
-def test_one_who_eats_memory_harms_no_one(students):
+def test_exceeding_the_memory_limit_does_not_affect_others(students):
     greedy, other = students["seat-01"], students["seat-02"]
     with pytest.raises(LabError, match="the kernel died"):
-        greedy.run("eaten = b'x' * (3 << 30)")
+        greedy.run("data = b'x' * (3 << 30)")
     assert greedy.run("print(6 * 7)").strip() == "42"
     assert other.run("print(6 * 7)").strip() == "42"
 
 
-def test_a_fork_bomb_ends_at_its_limit(students):
+def test_a_fork_bomb_is_stopped_at_its_limit(students):
     printed = students["seat-01"].run("""
 import resource, subprocess
 soft, hard = resource.getrlimit(resource.RLIMIT_NPROC)
@@ -210,7 +210,7 @@ except ValueError: print("held")
     assert printed.split() == ["ended", "held"]
 
 
-def test_a_server_that_was_killed_starts_again(room, students):
+def test_a_killed_server_starts_again(room, students):
     unit = "jupyter-seat-01-singleuser.service"
     assert room.machine.run("systemctl", "kill", f"--signal={signal.SIGKILL}", unit).returncode == 0
     assert processes.wait_until(lambda: "seat-01" not in room.client.servers(), 60)
@@ -220,7 +220,7 @@ def test_a_server_that_was_killed_starts_again(room, students):
     assert students["seat-01"].run("print(6 * 7)").strip() == "42"
 
 
-def test_down_leaves_no_unit_no_account_and_no_process(room, students):
+def test_down_leaves_no_units_accounts_or_processes(room, students):
     room.machine.run("systemctl", "kill", f"--signal={signal.SIGKILL}", "jupyter-seat-01-singleuser.service")
     room.machine.lab("hub", "down")
     assert room.units() == []

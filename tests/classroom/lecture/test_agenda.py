@@ -1,4 +1,4 @@
-"""A timetable adds up, holds what was measured, and says what to leave out; each route fits into its day."""
+"""Timetables add up, use measured waiting times, and report overruns; every route fits into its day."""
 
 import re
 from datetime import date, time, timedelta
@@ -14,9 +14,9 @@ from labkit.system.errors import LabError
 from labkit_classroom.lecture import agenda, routes
 from labkit_classroom.lecture.routes import WELCOME, Part, Route
 
-SLACK_MIN = 10  # that each day of a route has left: no day goes as planned
+SLACK_MIN = 10  # spare time on each day of a route
 FIRST = date(2026, 12, 1)
-ROUNDED = timedelta(seconds=3)  # by which a lab's sections may end after its five minutes
+ROUNDED = timedelta(seconds=3)  # tolerance for the end of a lab's sections, from rounding
 
 
 def route(*parts: Part, hours: float = 1.0) -> Route:
@@ -38,17 +38,17 @@ def days(*parts: Part, hours: float = 1.0, waits: agenda.Waits | None = None, st
 
 def stretches(day: agenda.Day) -> list[list[agenda.Entry]]:
     """Return the entries between breaks."""
-    found: list[list[agenda.Entry]] = [[]]
+    stretches: list[list[agenda.Entry]] = [[]]
     for entry in day.entries:
         if entry.part.is_break:
-            found.append([])
+            stretches.append([])
         else:
-            found[-1].append(entry)
-    return found
+            stretches[-1].append(entry)
+    return stretches
 
 
 def work_of(parts) -> list[tuple[str, str]]:
-    """Return the sections of labs and the talks among parts of a day, in their order."""
+    """Return the labs' sections and the talks among a day's parts, in order."""
     return [
         (part.lab, section.name if section else part.title)
         for part in parts
@@ -62,7 +62,7 @@ def lunches(day: agenda.Day) -> list[agenda.Entry]:
 
 
 @pytest.mark.parametrize("name", routes.names())
-def test_each_route_fits_with_time_to_spare_and_nobody_works_for_longer_than_90_minutes(name):
+def test_every_route_fits_with_time_to_spare_and_breaks_every_90_minutes(name):
     for day in agenda.schedule(routes.find(name), time(9), FIRST, {}):
         assert not day.over_minutes
         assert day.end - day.entries[-1].end >= timedelta(minutes=SLACK_MIN)
@@ -83,14 +83,14 @@ TALKS = st.floats(0, 60).map(lambda minutes: Part("A talk", minutes=minutes))
 
 @settings(max_examples=200)
 @given(st.lists(LABS | TALKS, min_size=1, max_size=9), st.floats(0.5, 10), st.times(), st.floats(1, 40))
-def test_breaks_lose_nothing_and_leave_the_order(parts, hours, begin, rounds):
+def test_breaks_preserve_all_parts_and_their_order(parts, hours, begin, rounds):
     (day,) = agenda.schedule(route(*parts, hours=hours), begin, FIRST, {}, rounds)
     assert work_of(entry.part for entry in day.entries) == work_of([WELCOME, *parts])
     assert not day.entries[0].part.is_break
     assert not day.entries[-1].part.is_break
-    for one, following in pairwise(day.entries):
-        assert one.end == following.begin
-        assert not (one.part.is_break and following.part.is_break)
+    for entry, following in pairwise(day.entries):
+        assert entry.end == following.begin
+        assert not (entry.part.is_break and following.part.is_break)
     for entry in day.entries:
         assert all(entry.begin <= at <= entry.end + ROUNDED for at, _ in entry.sections)
     for stretch in stretches(day):
@@ -100,13 +100,13 @@ def test_breaks_lose_nothing_and_leave_the_order(parts, hours, begin, rounds):
     assert agenda.advice([day]) or not day.over_minutes
 
 
-def test_a_break_is_rather_between_labs_than_inside_one():
+def test_breaks_are_preferably_between_labs():
     labs = [lab(number, *(Section(str(i), read=10) for i in range(1, 8))) for number in ("01", "02")]
     (day,) = days(*labs, hours=3)
     assert [entry.part.title for entry in day.entries[1:]] == ["01 · Title", "Break", "02 · Title"]
 
 
-def test_a_long_lab_is_cut_between_two_sections_and_goes_on():
+def test_a_long_lab_is_split_between_sections():
     long = lab("01", *(Section(str(i), read=20) for i in range(1, 7)))
     (day,) = days(long, TALK, hours=3)
     first, pause, second, talk = day.entries[1:]
@@ -124,7 +124,7 @@ def test_a_long_day_has_lunch_at_noon():
         assert not lunches(day)
 
 
-def test_the_welcome_is_on_the_first_day_alone_and_a_break_may_be_inside_a_lab():
+def test_the_welcome_is_on_the_first_day_only_and_breaks_may_split_labs():
     first, second = agenda.schedule(routes.find("two-days"), time(9), FIRST, {})
     assert first.entries[0].part == WELCOME
     assert second.entries[0].part.lab == "06"
@@ -134,7 +134,7 @@ def test_the_welcome_is_on_the_first_day_alone_and_a_break_may_be_inside_a_lab()
     assert rest.title == f"{begin.title}, continued"
 
 
-def test_parts_follow_each_other_and_labs_end_on_five_minutes():
+def test_parts_are_contiguous_and_end_at_multiples_of_five_minutes():
     (day,) = days(SHORT, LONG, hours=2)
     times = [(f"{entry.begin:%H:%M}", f"{entry.end:%H:%M}") for entry in day.entries]
     assert times == [("09:00", "09:10"), ("09:10", "09:30"), ("09:30", "10:10")]
@@ -145,44 +145,44 @@ def test_parts_follow_each_other_and_labs_end_on_five_minutes():
     assert late.timetable == late.entries
 
 
-def test_measured_waiting_counts_in_place_of_the_plan():
+def test_measured_waiting_replaces_the_plan():
     (day,) = days(SHORT, waits={"00": {"1": 11.0, "2": 0.0}})
     assert f"{day.entries[1].end:%H:%M}" == "09:40"
     assert day.entries[1].sections[0][1].wait == 11
 
 
-def test_a_day_that_is_too_long_says_by_how_much():
+def test_a_day_that_runs_over_is_reported():
     (sentence,) = agenda.advice(days(SHORT, LONG, hours=0.92))
-    assert sentence.startswith("Day 1 ends 15 minutes too late, at 10:10: leave out a lab")
+    assert sentence.startswith("Day 1 runs over by 15 minutes, to 10:10: leave out a lab")
     assert agenda.advice(days(SHORT, LONG, hours=1.2)) == []
 
 
-@pytest.mark.parametrize(("start", "said"), [("9:00", 0), ("13:00", 1), ("6:00", 1)])
-def test_a_lunch_that_moves_away_from_noon_is_told(start, said):
+@pytest.mark.parametrize(("start", "warnings"), [("9:00", 0), ("13:00", 1), ("6:00", 1)])
+def test_lunch_far_from_noon_is_reported(start, warnings):
     (day,) = agenda.schedule(routes.find("day"), agenda.clock(start), agenda.calendar_day(None), {})
-    assert sum(sentence.startswith("Lunch is at ") for sentence in agenda.advice([day])) == said
+    assert sum(sentence.startswith("Lunch is at ") for sentence in agenda.advice([day])) == warnings
 
 
-def test_the_source_of_the_waiting_is_told():
+def test_the_origin_of_waiting_times_is_reported():
     both = route(SHORT, LONG)
-    assert agenda.basis(both, {"00": {}, "07": {}}) == "All waiting was measured on this machine."
-    assert agenda.basis(both, {"00": {}}).startswith("Waiting in labs 07 is as planned")
+    assert agenda.basis(both, {"00": {}, "07": {}}) == "All waiting times were measured on this machine."
+    assert agenda.basis(both, {"00": {}}).startswith("Waiting times in labs 07 are estimates")
 
 
 def run(monkeypatch, *arguments: str) -> int:
     monkeypatch.setattr("sys.argv", ["lab", "agenda", *arguments])
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as exit_:
         cli.main()
-    return left.value.code or 0
+    return exit_.value.code or 0
 
 
-def test_where_people_share_a_server_all_waiting_is_longer(monkeypatch, capsys):
+def test_waiting_is_longer_on_a_shared_server(monkeypatch, capsys):
     (day,) = agenda.schedule(route(SHORT), time(9), FIRST, {}, rounds=10)
     assert day.entries[1].sections[0][1].wait == 10
     assert run(monkeypatch, "--labs", "00", "--people", "40", "--slots", "4") == 0
-    assert "40 people measure on 4 slots: all waiting counts 10 times." in capsys.readouterr().out
+    assert "40 people measure on 4 slots: all waiting takes 10× as long." in capsys.readouterr().out
     assert run(monkeypatch, "--labs", "00", "--people", "3", "--slots", "4") == 0
-    assert "counts 1 times" in capsys.readouterr().out
+    assert "takes 1× as long" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -197,14 +197,14 @@ def test_where_people_share_a_server_all_waiting_is_longer(monkeypatch, capsys):
         (["--route", "day", "--start", "25:00"], "9:00 or 13:30"),
     ],
 )
-def test_wrong_input_is_one_line(arguments, part, monkeypatch, capsys):
+def test_invalid_input_gives_a_one_line_error(arguments, part, monkeypatch, capsys):
     assert run(monkeypatch, *arguments) == 2
     message = capsys.readouterr().err
     assert part in message
     assert message.count("\n") == 1
 
 
-def test_a_wrong_date_is_refused():
+def test_an_invalid_date_is_refused():
     assert agenda.calendar_day("2026-12-01") == FIRST
     with pytest.raises(LabError, match="like 2026-12-01"):
         agenda.calendar_day("1.12.")

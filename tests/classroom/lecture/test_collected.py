@@ -1,4 +1,4 @@
-"""A class is read from whatever files were handed in."""
+"""A class's progress is read from the files handed in, whatever they contain."""
 
 import csv
 import io
@@ -32,9 +32,9 @@ def results(path: Path, lab: str, **exercises: str) -> None:
 
 
 def make_zip(path: Path, **contents: str | bytes) -> None:
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in contents.items():
-            packed.writestr(name, content)
+            archive.writestr(name, content)
 
 
 def shown(folder: Path) -> str:
@@ -45,19 +45,19 @@ def shown(folder: Path) -> str:
 
 
 def lines_of(text: str) -> dict[str, list[str]]:
-    """Return the table of exercises: the cells of each student."""
+    """Return the table of exercises, as cells by student."""
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in text.splitlines() if line.startswith("│")]
     return {row[0]: row[1:] for row in rows}
 
 
 def run(monkeypatch, *arguments: str) -> int:
     monkeypatch.setattr("sys.argv", ["lab", "class", *arguments])
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as exit_:
         cli.main()
-    return left.value.code or 0
+    return exit_.value.code or 0
 
 
-def test_students_are_folders_zips_or_the_beginning_of_a_name(tmp_path):
+def test_students_are_folders_zips_or_file_name_prefixes(tmp_path):
     results(tmp_path / "ada" / "work" / "results-07.json", "07", e1="passed", e2="not yet")
     results(tmp_path / "bob-results-07.json", "07", e1="passed")
     make_zip(tmp_path / "eve-results (1).zip", **{"work/results-07.json": of_lab("07", e2="passed")})
@@ -68,7 +68,7 @@ def test_students_are_folders_zips_or_the_beginning_of_a_name(tmp_path):
     assert lines["passed by"][0].startswith("1: 2, 2: 1, 3: 0")
 
 
-def test_machines_come_from_the_doctor(tmp_path):
+def test_machines_come_from_doctor_reports(tmp_path):
     for name, status in (("ada", "ok"), ("bob", "fail"), ("eve", "warn")):
         lab = {"lab": "07 Horovod", "status": status, "because": ["memory"], "fix": []}
         (tmp_path / f"{name}.json").write_text(json.dumps({"ok": True, "labs": [lab]}))
@@ -78,7 +78,7 @@ def test_machines_come_from_the_doctor(tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff", b"[" * 100_000, b'{"labs": 3}', b'{"labs": [{"lab": 1}]}', b"null"])
-def test_what_is_no_such_file_is_named_and_the_rest_is_shown(tmp_path, content):
+def test_unreadable_files_are_listed_and_the_rest_is_shown(tmp_path, content):
     results(tmp_path / "ada" / "results-07.json", "07", e1="passed")
     (tmp_path / "odd.json").write_bytes(content)
     (tmp_path / "eve-results-07.json").write_bytes(content)
@@ -92,7 +92,7 @@ def test_what_is_no_such_file_is_named_and_the_rest_is_shown(tmp_path, content):
     assert "Not read: bob-results.zip, work/results-07.json" in text
 
 
-def test_of_a_zip_only_what_a_student_hands_in_is_read_and_not_too_much_of_it(tmp_path, monkeypatch):
+def test_only_expected_files_of_limited_size_are_read_from_a_zip(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "MAX_BYTES", 10_000)
     names = ["../results-07.json", "/results-07.json", "work/../../results-07.json", "x/work/results-07.json"]
     make_zip(
@@ -102,9 +102,9 @@ def test_of_a_zip_only_what_a_student_hands_in_is_read_and_not_too_much_of_it(tm
     )
     make_zip(tmp_path / "eve-results.zip", **{"work/results-00.json": b" " * 20_000})
     before = sorted(tmp_path.rglob("*"))
-    found = collected.collect(tmp_path)
-    assert {key: found.passed(*key) for key in found.results} == {("ada", "00"): [1]}
-    assert found.unread == ["eve-results.zip"]
+    results_read = collected.collect(tmp_path)
+    assert {key: results_read.passed(*key) for key in results_read.results} == {("ada", "00"): [1]}
+    assert results_read.unread == ["eve-results.zip"]
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -117,29 +117,29 @@ def test_of_a_zip_only_what_a_student_hands_in_is_read_and_not_too_much_of_it(tm
     ],
     ids=["labs", "checks", "a name"],
 )
-def test_a_doctors_report_that_is_longer_than_any_is_not_read(tmp_path, labs):
+def test_an_oversized_doctors_report_is_not_read(tmp_path, labs):
     results(tmp_path / "ada" / "results-07.json", "07", e1="passed")
     make_zip(tmp_path / "eve-results.zip", **{"doctor.json": json.dumps({"ok": True, "labs": labs})})
     assert "Not read: eve-results.zip, doctor.json" in shown(tmp_path)
 
 
-def test_folders_without_end_are_not_followed(tmp_path):
+def test_endlessly_nested_folders_are_not_followed(tmp_path):
     results(tmp_path / "ada" / "results-07.json", "07", e1="passed")
     before = Path.cwd()
     os.chdir(tmp_path)
     try:
-        for _ in range(2000):  # as many levels as no path can name, and deeper than Python's recursion
+        for _ in range(2000):  # deeper than any path and Python's recursion limit
             Path("d").mkdir()
             os.chdir("d")
         os.chdir(before)
         assert lines_of(shown(tmp_path))["ada"] == ["1"]
     finally:
         os.chdir(before)
-        subprocess.run(["rm", "-r", tmp_path / "d"], check=True)  # pytest's own clean-up recurses
+        subprocess.run(["rm", "-r", tmp_path / "d"], check=True)  # pytest's clean-up recurses
 
 
 @pytest.mark.parametrize("begin", ["=", "+", "-", "@", "\t=", "\u00a0=", "\u200b=", "\ufeff=", "x;=", "x;\u00a0="])
-def test_no_name_is_a_formula_in_a_spreadsheet(tmp_path, begin):
+def test_names_never_become_spreadsheet_formulas(tmp_path, begin):
     results(tmp_path / f"{begin}1+1-results-07.json", "07", e1="passed")
     (row,) = csv.DictReader(io.StringIO(collected.as_csv(collected.collect(tmp_path))))
     for cell in row["student_id"].split(";"):
@@ -147,14 +147,14 @@ def test_no_name_is_a_formula_in_a_spreadsheet(tmp_path, begin):
 
 
 @pytest.mark.parametrize("when", ["=1+1", "2026-12-01 10:00\n=1+1", "2" * 1000])
-def test_what_is_no_time_is_no_timestamp(tmp_path, when):
+def test_an_invalid_time_gives_no_timestamp(tmp_path, when):
     about = {"lab": "07", **ABOUT, "when": when, "exercises": {"1": "passed"}}
     (tmp_path / "ada-results-07.json").write_text(json.dumps(about))
     (row,) = csv.DictReader(io.StringIO(collected.as_csv(collected.collect(tmp_path))))
     assert (row["timestamp"], row["score"]) == ("", "1.0")
 
 
-def test_names_and_verdicts_of_files_do_not_reach_the_terminal_as_commands(tmp_path, monkeypatch, capsys):
+def test_escape_sequences_in_files_do_not_reach_the_terminal(tmp_path, monkeypatch, capsys):
     evil = "\x1b[2J\x1b[31m\u202e[red]x[-nothing]\\\\"
     about = {"lab": "07", **ABOUT, "exercises": {evil: "passed"}}
     (tmp_path / evil).mkdir()
@@ -170,7 +170,7 @@ def test_names_and_verdicts_of_files_do_not_reach_the_terminal_as_commands(tmp_p
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to(path.name)])
-def test_what_is_no_file_is_not_waited_for(tmp_path, make):
+def test_pipes_and_link_loops_do_not_block(tmp_path, make):
     results(tmp_path / "eve" / "results-07.json", "07", e1="passed")
     make(tmp_path / "ada-results-07.json")
     (tmp_path / "circle").symlink_to(tmp_path)
@@ -179,7 +179,7 @@ def test_what_is_no_file_is_not_waited_for(tmp_path, make):
     assert "Not read: ada-results-07.json" in text
 
 
-def test_everybody_is_listed_and_the_kits_own_files_are_not_mentioned(tmp_path):
+def test_all_students_are_listed_and_the_kits_files_are_ignored(tmp_path):
     for seat in ("seat-01", "seat-02"):
         (tmp_path / seat / ".local").mkdir(parents=True)
         for name in (".room.json", ".lab-copies.json", ".local/limits.json"):
@@ -187,7 +187,7 @@ def test_everybody_is_listed_and_the_kits_own_files_are_not_mentioned(tmp_path):
     results(tmp_path / "seat-01" / "work" / "results-00.json", "00", e1="passed")
     (tmp_path / "seat-01" / "work" / "timeline.json").write_text("[]")
     (tmp_path / "seat-01" / "other.json").write_text("[]")
-    results(tmp_path / "seat-01" / "work" / "results-77.json", "77", e1="passed")  # a lab that is not there
+    results(tmp_path / "seat-01" / "work" / "results-77.json", "77", e1="passed")  # an unknown lab
     text = shown(tmp_path)
     assert lines_of(text)["seat-01"] == ["1"]
     assert lines_of(text)["seat-02"] == ["–"]
@@ -195,44 +195,42 @@ def test_everybody_is_listed_and_the_kits_own_files_are_not_mentioned(tmp_path):
     assert unread == ["seat-01/other.json", "seat-01/work/results-77.json"]
 
 
-def test_what_was_passed_in_one_of_two_files_stays_passed(tmp_path):
+def test_an_exercise_passed_in_one_of_two_files_stays_passed(tmp_path):
     make_zip(tmp_path / "ada-results (1).zip", **{"work/results-00.json": of_lab("00", e1="passed", e2="passed")})
     make_zip(tmp_path / "ada-results.zip", **{"work/results-00.json": of_lab("00", e1="passed", e2="not yet")})
     assert collected.collect(tmp_path).passed("ada", "00") == [1, 2]
 
 
-def test_an_empty_folder(tmp_path):
+def test_an_empty_folder_is_reported(tmp_path):
     with pytest.raises(LabError, match=r"has no results-NN\.json"):
         collected.collect(tmp_path)
 
 
 class TestHandedIn:
-    """A student's zip, made and read."""
+    """A student's zip, written and read."""
 
     @pytest.fixture
     def own(self, tmp_path, monkeypatch):
-        """Return a student's folder, on a machine that the doctor has looked at."""
+        """Return a student's folder, on a machine that the doctor has examined."""
         monkeypatch.setattr(checks, "examine", lambda: type("Report", (), {"as_dict": lambda self: DOCTOR})())
         monkeypatch.delenv("LAB_SEAT", raising=False)
-        own = tmp_path / "own"
-        results(own / "work" / "results-00.json", "00", e1="passed")
-        results(own / "work" / "results-07.json", "07", e1="passed", e2="not yet")
-        return own
+        folder = tmp_path / "own"
+        results(folder / "work" / "results-00.json", "00", e1="passed")
+        results(folder / "work" / "results-07.json", "07", e1="passed", e2="not yet")
+        return folder
 
-    def test_it_has_results_and_the_doctors_verdict_and_nothing_else(self, own, monkeypatch, capsys):
+    def test_it_contains_only_results_and_the_doctors_verdict(self, own, monkeypatch, capsys):
         (own / ".room.json").write_text('{"token": "secret"}')
         (own / "work" / "results-99.txt").write_text("secret")
         (own / "work" / "results-01.json").write_text('{"token": "secret"}')
         (own / "work" / "timeline.json").write_text("[]")
         (own / "07_horovod_mnist.ipynb").write_text("{}")
         assert run(monkeypatch, "--zip", "--name", "ada", "--folder", str(own)) == 0
-        with zipfile.ZipFile(own / "ada-results.zip") as packed:
-            assert packed.namelist() == ["work/results-00.json", "work/results-07.json", "doctor.json"]
-            assert not any(b"secret" in packed.read(name) for name in packed.namelist())
-            assert json.loads(packed.read("doctor.json")) == DOCTOR
-        assert (
-            "ada-results.zip, with work/results-00.json, work/results-07.json, doctor.json" in capsys.readouterr().out
-        )
+        with zipfile.ZipFile(own / "ada-results.zip") as archive:
+            assert archive.namelist() == ["work/results-00.json", "work/results-07.json", "doctor.json"]
+            assert not any(b"secret" in archive.read(name) for name in archive.namelist())
+            assert json.loads(archive.read("doctor.json")) == DOCTOR
+        assert "ada-results.zip with work/results-00.json, work/results-07.json, doctor.json" in capsys.readouterr().out
 
     def test_the_class_reads_it(self, own, tmp_path, monkeypatch):
         run(monkeypatch, "--zip", "--name", "ada", "--folder", str(own))
@@ -243,7 +241,7 @@ class TestHandedIn:
         assert "ada (memory)" in text
         assert "Not read" not in text
 
-    def test_without_a_name_it_has_the_accounts_and_on_a_hub_the_seats(self, own, monkeypatch):
+    def test_the_default_name_is_the_accounts_or_the_seats(self, own, monkeypatch):
         monkeypatch.setattr("getpass.getuser", lambda: "bob")
         run(monkeypatch, "--zip", "--folder", str(own))
         monkeypatch.setenv("LAB_SEAT", "seat-03")
@@ -251,27 +249,29 @@ class TestHandedIn:
         assert {file.name for file in own.glob("*.zip")} == {"bob-results.zip", "seat-03-results.zip"}
 
     @pytest.mark.parametrize(
-        ("arguments", "told"),
+        ("arguments", "message"),
         [
-            (("--zip", "--name", "../ada"), "a name has letters"),
-            (("--zip", "--name", ".ada"), "a name has letters"),
-            (("--zip", "--name", "a\x1b[2J"), "a name has letters"),
-            (("--zip", "--folder", "/nowhere"), "no lab has left results in /nowhere/work"),
+            (("--zip", "--name", "../ada"), "a name may contain letters"),
+            (("--zip", "--name", ".ada"), "a name may contain letters"),
+            (("--zip", "--name", "a\x1b[2J"), "a name may contain letters"),
+            (("--zip", "--folder", "/nowhere"), "there are no results in /nowhere/work"),
             ((), "name the folder with all zips"),
             (("--zip", "collected"), "name the folder with all zips"),
         ],
     )
-    def test_what_cannot_be_is_one_line_and_no_doctor_is_called(self, monkeypatch, capsys, arguments, told):
+    def test_invalid_requests_give_a_one_line_error_without_calling_the_doctor(
+        self, monkeypatch, capsys, arguments, message
+    ):
         monkeypatch.setattr(checks, "examine", lambda: pytest.fail("it takes half a minute"))
         monkeypatch.setenv("LAB_SEAT", "ada")
         assert run(monkeypatch, *arguments) == 2
         error = capsys.readouterr().err
-        assert told in error
+        assert message in error
         assert error.count("\n") == 1
 
 
 class TestGrades:
-    """Points for credit, as nbgrader exports them."""
+    """Points for credit, in nbgrader's format."""
 
     def rows(self, folder: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(io.StringIO(collected.as_csv(collected.collect(folder)))))
@@ -283,7 +283,7 @@ class TestGrades:
         keys = source.partition("keys = [")[2].partition("]")[0]
         assert tuple(json.loads(f"[{keys}]")) == collected.COLUMNS
 
-    def test_an_exercise_is_a_point_and_who_handed_in_nothing_has_none(self, tmp_path):
+    def test_an_exercise_is_a_point_and_missing_students_have_none(self, tmp_path):
         results(
             tmp_path / "ada" / "work" / "results-00.json", "00", e1="passed", e2="not yet", e3="passed", e99="passed"
         )
@@ -303,8 +303,8 @@ class TestGrades:
 
 
 @pytest.mark.parametrize("error", [KeyError("uid not found: 1"), OSError("No username set in the environment")])
-def test_an_account_without_a_name_is_asked_for_one(tmp_path, monkeypatch, capsys, error):
-    """As in a container that runs as a number; Python 3.13 raises another error than 3.11."""
+def test_an_account_without_a_name_is_reported(tmp_path, monkeypatch, capsys, error):
+    """For example, in a container with a numeric user; Python 3.13 raises a different error than 3.11."""
     monkeypatch.setattr("getpass.getuser", lambda: (_ for _ in ()).throw(error))
     assert run(monkeypatch, "--zip", "--folder", str(tmp_path)) == 2
-    assert capsys.readouterr().err == "lab: your account has no name on this machine: give yours with --name.\n"
+    assert capsys.readouterr().err == "lab: your account has no name on this machine: give your name with --name.\n"

@@ -1,4 +1,4 @@
-"""Rehearsals without their kernels: what they say, where they run, and what they leave."""
+"""Rehearsals, mostly without kernels: output, folders and stored files."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ WAITED = {"1": 1.5, "2": 2.0, "3": 0, "4": 0}  # in lab 00
 
 @pytest.fixture
 def runs(tmp_path, monkeypatch) -> list[tuple[str, Path, bool]]:
-    """Keep rehearsals in a folder of this test; note each run: its name, where, whether it is small."""
+    """Redirect rehearsals to the test's folder, and record each run: name, folder, whether it is small."""
     runs: list[tuple[str, Path, bool]] = []
 
     def execute(notebook: NotebookNode, name: str, cwd: Path, QUICK: bool) -> NotebookNode:
@@ -37,44 +37,44 @@ def runs(tmp_path, monkeypatch) -> list[tuple[str, Path, bool]]:
 
 def rehearse(monkeypatch, *options: str) -> int:
     monkeypatch.setattr("sys.argv", ["lab", "rehearse", *options])
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as exit_:
         cli.main()
-    return left.value.code or 0
+    return exit_.value.code or 0
 
 
-def test_a_quick_one_runs_all_labs_of_a_route_once_and_leaves_nothing(runs, monkeypatch, capsys, tmp_path):
+def test_a_quick_rehearsal_runs_a_routes_labs_once_and_stores_nothing(runs, monkeypatch, capsys, tmp_path):
     assert rehearse(monkeypatch, "--route", "half", "--quick") == 0
     assert [name[:2] for name, _, _ in runs] == ["00", "02", "07"]
     assert all(quick for _, _, quick in runs)
     assert list(tmp_path.iterdir()) == []
     assert rehearsal.waits() == {}
-    told = capsys.readouterr().out
-    assert told.startswith("3 labs, all cells once, small")
-    assert told.endswith("All of it runs on this machine. Next: ./lab rehearse --route half\n")
+    output = capsys.readouterr().out
+    assert output.startswith("3 labs, all cells once, on small inputs")
+    assert output.endswith("Everything runs on this machine. Next: ./lab rehearse --route half\n")
 
 
-def test_a_quick_one_leaves_what_one_in_full_has_kept(runs, monkeypatch, tmp_path):
+def test_a_quick_rehearsal_does_not_touch_results_of_a_full_one(runs, monkeypatch, tmp_path):
     rehearse(monkeypatch, "--labs", "00")
-    kept = {file: file.read_text() for file in tmp_path.rglob("*.json")}
-    assert kept[tmp_path / "rehearsal" / "work" / "results-00.json"] == "in full"
+    stored = {file: file.read_text() for file in tmp_path.rglob("*.json")}
+    assert stored[tmp_path / "rehearsal" / "work" / "results-00.json"] == "in full"
     rehearse(monkeypatch, "--labs", "00", "--quick")
-    assert {file: file.read_text() for file in tmp_path.rglob("*.json")} == kept
+    assert {file: file.read_text() for file in tmp_path.rglob("*.json")} == stored
 
 
-def test_a_quick_one_that_fails_says_so_and_leaves_nothing(runs, monkeypatch, capsys, tmp_path):
+def test_a_failing_quick_rehearsal_is_reported_and_stores_nothing(runs, monkeypatch, capsys, tmp_path):
     def execute(notebook: NotebookNode, name: str, cwd: Path, **parameters: object) -> None:
         (cwd / "work").mkdir()
         raise LabError(f"{name}: cell 3 failed")
 
     monkeypatch.setattr(execution, "execute", execute)
     assert rehearse(monkeypatch, "--labs", "00", "--quick") == 2
-    told = capsys.readouterr()
-    assert "cell 3 failed" in told.err
-    assert "runs on this machine" not in told.out
+    output = capsys.readouterr()
+    assert "cell 3 failed" in output.err
+    assert "runs on this machine" not in output.out
     assert list(tmp_path.iterdir()) == []
 
 
-def test_one_in_full_says_beforehand_how_long_it_takes_by_the_plan_and_then_by_the_last_one(runs, monkeypatch, capsys):
+def test_a_full_rehearsal_estimates_its_time_from_the_plan_or_the_previous_one(runs, monkeypatch, capsys):
     planned = sum(section.wait for section in catalogue.find("00").sections)
     rehearse(monkeypatch, "--labs", "00")
     assert f"1 lab, in full: about {planned:.0f} minutes" in capsys.readouterr().out
@@ -83,22 +83,22 @@ def test_one_in_full_says_beforehand_how_long_it_takes_by_the_plan_and_then_by_t
     assert "1 lab, in full: about 4 minutes" in capsys.readouterr().out
 
 
-def test_what_is_kept_comes_back_until_the_lab_has_other_sections(runs, monkeypatch):
+def test_stored_waits_are_used_until_the_labs_sections_change(runs, monkeypatch):
     rehearse(monkeypatch, "--labs", "00")
     assert rehearsal.waits() == {"00": WAITED}
     rehearsal.FILE.write_text('{"00": {"1": 1.5}}')
     assert rehearsal.waits() == {}
 
 
-def test_a_damaged_file_is_named(runs):
+def test_a_damaged_file_is_reported(runs):
     rehearsal.FILE.write_text("{")
     with pytest.raises(LabError, match="is damaged: delete it"):
         rehearsal.waits()
 
 
 @pytest.mark.slow
-def test_a_lab_runs_and_a_small_run_is_not_kept(tmp_path, monkeypatch, capsys):
+def test_a_small_run_of_a_lab_is_not_stored(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(rehearsal, "FILE", tmp_path / "rehearsal.json")
-    rehearsal.run(["00"], lambda title, what: print(title, what), quick=True)
+    rehearsal.run(["00"], lambda title, status: print(title, status), quick=True)
     assert "waited" in capsys.readouterr().out
     assert not rehearsal.FILE.exists()

@@ -1,4 +1,4 @@
-"""Slides have the point of a lab and what its stored run showed, in its order, on one page that needs nothing else."""
+"""Slides contain a lab's gist and its stored run's pictures, in order, on one self-contained page."""
 
 import base64
 import html
@@ -45,7 +45,7 @@ QUESTIONS = "## Questions\n\n1. Why?"
 
 
 class Page(HTMLParser):
-    """Finds a page's slides: class, heading's level, and texts shown and for the notes."""
+    """Parses a page's slides: class, heading levels, text shown and text of the notes."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -53,11 +53,13 @@ class Page(HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag, attrs):
-        has = dict(attrs)
-        if tag == "section" and (has.get("class") or "").startswith("slide "):
-            self.slides.append({"kind": has["class"].split()[1], "levels": [], "shown": "", "notes": "", "alt": []})
+        attributes = dict(attrs)
+        if tag == "section" and (attributes.get("class") or "").startswith("slide "):
+            self.slides.append(
+                {"kind": attributes["class"].split()[1], "levels": [], "shown": "", "notes": "", "alt": []}
+            )
         if tag == "img" and self.slides:
-            self.slides[-1]["alt"].append(has.get("alt", ""))
+            self.slides[-1]["alt"].append(attributes.get("alt", ""))
         if re.fullmatch(r"h\d", tag) and "aside" not in self.open and self.slides:
             self.slides[-1]["levels"].append(int(tag[1]))
         if tag in ("aside", "script", "style"):
@@ -74,10 +76,10 @@ class Page(HTMLParser):
 
 @pytest.fixture
 def store(tmp_path, monkeypatch):
-    """Store a lab of these cells, prose or code, whose cell `draw()` has an output."""
+    """Return a function that stores a lab of prose and code cells, in which `draw()` has an output."""
     monkeypatch.setattr(paths, "SOLUTIONS", tmp_path)
 
-    def stored(*cells, output=PICTURE):
+    def store(*cells, output=PICTURE):
         v4 = nbformat.v4
         notebook = v4.new_notebook(cells=[cell if not isinstance(cell, str) else markdown(cell) for cell in cells])
         for cell in notebook.cells:
@@ -88,7 +90,7 @@ def store(tmp_path, monkeypatch):
         nbformat.write(notebook, lab.solution)
         return lab
 
-    return stored
+    return store
 
 
 DRAW = nbformat.v4.new_code_cell("draw()")
@@ -100,7 +102,7 @@ def markdown(text, **metadata):
 
 @pytest.fixture
 def lab(store):
-    """A lab whose stored run drew a picture before its answer."""
+    """A lab whose stored run contains a picture before the answer."""
     notes = markdown("**For the instructor.** It is 2.", tags=["instructor"])
     answer = nbformat.v4.new_code_cell("def two():\n    return 2")
     check = nbformat.v4.new_code_cell("two = check(1, two)")
@@ -115,8 +117,8 @@ def shown(lab, **options):
     return Page(slides.render("Title", slides.of_lab(lab, NOWHERE, **options))).slides[1:]
 
 
-def find(found, text):
-    (one,) = [slide for slide in found if text in slide["shown"]]
+def find(deck, text):
+    (one,) = [slide for slide in deck if text in slide["shown"]]
     return one
 
 
@@ -125,7 +127,7 @@ def page(request):
     return request.param, slides.render(request.param.title, slides.of_lab(request.param, NOWHERE))
 
 
-def test_the_page_of_a_lab_is_one_file(page):
+def test_a_labs_page_is_self_contained(page):
     _, text = page
     assert "glossary.md" not in text
     without_scripts = re.sub(r"(?s)<script>.*?</script>", "", text)
@@ -135,23 +137,23 @@ def test_the_page_of_a_lab_is_one_file(page):
     assert text.count("<script>") == text.count("</script>") == 3  # reveal.js, its notes, the start
 
 
-def test_nothing_of_a_lab_is_left_out(page):
+def test_slides_and_notes_contain_the_whole_lab(page):
     lab, text = page
-    found, notebook = Page(text).slides, labs.read(lab.solution)
+    deck, notebook = Page(text).slides, labs.read(lab.solution)
     for section in labs.sections(lab)[1:]:
         heading = prose.inline(section.heading).striptags()
-        assert any(slide["levels"][0] == 2 and heading in slide["shown"] for slide in found), heading
+        assert any(slide["levels"][0] == 2 and heading in slide["shown"] for slide in deck), heading
     for number in lab.exercises:
-        assert any(slide["kind"] == "exercise" and f"Exercise {number} · " in slide["shown"] for slide in found)
+        assert any(slide["kind"] == "exercise" and f"Exercise {number} · " in slide["shown"] for slide in deck)
     boxes = sum(cell.source.count("**Guess first.**") for cell in notebook.cells)
-    assert [slide["kind"] for slide in found].count("question") == boxes
-    assert sum(len(slide["alt"]) for slide in found) >= json.dumps(notebook).count("data:image/png;base64,")
-    assert all(alt for slide in found for alt in slide["alt"])
-    there = "".join(slide["shown"] + slide["notes"] + " ".join(slide["alt"]) for slide in found)
-    said = "\n\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
-    assert set(re.findall(r"\w{4,}", prose.to_html(said).striptags())) <= set(re.findall(r"\w{4,}", there))
-    assert len(re.findall(r'<math [^>]*display="block"', text)) >= said.count("$$") // 2
-    assert "$$" not in there
+    assert [slide["kind"] for slide in deck].count("question") == boxes
+    assert sum(len(slide["alt"]) for slide in deck) >= json.dumps(notebook).count("data:image/png;base64,")
+    assert all(alt for slide in deck for alt in slide["alt"])
+    content = "".join(slide["shown"] + slide["notes"] + " ".join(slide["alt"]) for slide in deck)
+    prose_text = "\n\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    assert set(re.findall(r"\w{4,}", prose.to_html(prose_text).striptags())) <= set(re.findall(r"\w{4,}", content))
+    assert len(re.findall(r'<math [^>]*display="block"', text)) >= prose_text.count("$$") // 2
+    assert "$$" not in content
 
 
 def test_headings_are_in_order(page):
@@ -160,53 +162,53 @@ def test_headings_are_in_order(page):
     assert all(following <= level + 1 for level, following in itertools.pairwise(levels))
 
 
-def test_a_slide_has_the_point_and_its_notes_have_all(lab):
+def test_a_slide_shows_the_gist_and_its_notes_the_full_text(lab):
     slide = find(shown(lab), "The point of it")
     assert "The rest" not in slide["shown"]
     assert "The rest is for the notes" in slide["notes"]
-    assert "3 minutes to read and run, 5 to do, 0.5 of waiting." in slide["notes"]
+    assert "3 minutes reading and running, 5 doing, 0.5 waiting." in slide["notes"]
 
 
-def test_a_question_comes_before_the_picture_that_answers_it(lab):
-    found = shown(lab)
-    place = found.index(find(found, "How many?"))
-    assert found[place]["kind"] == "question"
-    assert not found[place]["alt"]
-    assert found[place + 1]["kind"] == "picture"
-    assert found[place + 1]["alt"] == ['Two bars, "a" & b.']
-    assert 'Two bars, "a" & b.' in found[place + 1]["notes"]
+def test_a_question_precedes_the_picture_that_answers_it(lab):
+    deck = shown(lab)
+    place = deck.index(find(deck, "How many?"))
+    assert deck[place]["kind"] == "question"
+    assert not deck[place]["alt"]
+    assert deck[place + 1]["kind"] == "picture"
+    assert deck[place + 1]["alt"] == ['Two bars, "a" & b.']
+    assert 'Two bars, "a" & b.' in deck[place + 1]["notes"]
 
 
-def test_an_exercise_is_shown_whole_with_its_time_and_no_answer(lab):
-    found = shown(lab)
-    slide = find(found, "Exercise 1 · Add two")
+def test_an_exercise_is_shown_in_full_with_its_time_but_no_answer(lab):
+    deck = shown(lab)
+    slide = find(deck, "Exercise 1 · Add two")
     assert "Your turn: exercise 1, about 5 minutes." in slide["shown"]
     assert "Don't count." in slide["shown"]
-    assert "return 2" not in "".join(one["shown"] + one["notes"] for one in found)
+    assert "return 2" not in "".join(slide["shown"] + slide["notes"] for slide in deck)
 
 
-def test_the_instructors_notes_are_for_the_speaker_alone(lab):
-    found = shown(lab)
-    assert "It is 2." not in "".join(slide["shown"] for slide in found)
-    exercise = find(found, "Exercise 1")
-    assert "After it." in exercise["notes"]  # a sentence alone, after the exercise
+def test_the_instructors_notes_are_only_in_speaker_notes(lab):
+    deck = shown(lab)
+    assert "It is 2." not in "".join(slide["shown"] for slide in deck)
+    exercise = find(deck, "Exercise 1")
+    assert "After it." in exercise["notes"]  # a single sentence after the exercise
     assert "It is 2." in exercise["notes"]
 
 
-def test_of_a_route_only_its_sections(lab):
+def test_a_route_shows_only_its_sections(lab):
     texts = "".join(slide["shown"] for slide in shown(lab, taught={"questions": None}))
     assert "Why?" in texts
     assert "The point of it" not in texts
 
 
-def test_a_lab_that_continues_after_a_break_has_no_title_again():
+def test_a_lab_continued_after_a_break_does_not_repeat_its_title():
     days = agenda.schedule(routes.find("two-days"), time(9), date(2026, 12, 1), {})
     decks = slides.of_days(days, NOWHERE, timed=False)
     titles = [deck[0].heading for deck in decks if deck[0].level == 1 and deck[0].kind != "break"]
     assert titles == [catalogue.find(number).title for number in routes.find("two-days").labs]
 
 
-def test_an_image_from_elsewhere_is_left_out_and_a_title_is_no_markup(store):
+def test_external_images_are_left_out_and_titles_are_escaped(store):
     lab = store(BEGIN, SECTION, DRAW, QUESTIONS, output=f'{PICTURE}<img src="https://elsewhere/x.png">')
     text = slides.render("<b>", slides.of_lab(lab, NOWHERE))
     assert PNG in text
@@ -214,9 +216,9 @@ def test_an_image_from_elsewhere_is_left_out_and_a_title_is_no_markup(store):
     assert f"<title>{html.escape('<b>')}</title>" in text
 
 
-def test_a_lab_without_a_stored_notebook_says_what_to_do(lab):
+def test_a_missing_notebook_is_reported_with_its_remedy(lab):
     lab.solution.unlink()
-    with pytest.raises(LabError, match=r"there is no .*42_lab.ipynb: \./lab build 42 makes it"):
+    with pytest.raises(LabError, match=r"there is no .*42_lab.ipynb: \./lab build 42 creates it"):
         slides.of_lab(lab, NOWHERE)
 
 
@@ -231,11 +233,11 @@ LONG = {
 
 
 @pytest.mark.parametrize(("text", "count"), LONG.values(), ids=LONG)
-def test_other_prose_is_not_lost(store, text, count):
-    found = shown(store(BEGIN, f"## 1 · One\n\n{text}", QUESTIONS))[1:-1]
-    assert len(found) == count
+def test_unusual_prose_is_not_lost(store, text, count):
+    deck = shown(store(BEGIN, f"## 1 · One\n\n{text}", QUESTIONS))[1:-1]
+    assert len(deck) == count
     words = re.findall(r"\w+", re.sub(r"<[^>]*>|\[.*", "", text))
-    assert set(words) <= set(re.findall(r"\w+", "".join(slide["shown"] + slide["notes"] for slide in found)))
+    assert set(words) <= set(re.findall(r"\w+", "".join(slide["shown"] + slide["notes"] for slide in deck)))
 
 
 @pytest.mark.parametrize(
@@ -250,25 +252,25 @@ def test_other_prose_is_not_lost(store, text, count):
         (f"{'Long ' * 30}by F. Baruffa. Next.", f"{'Long ' * 30}by F. Baruffa."),
     ],
 )
-def test_the_point_of_a_paragraph(text, short):
+def test_the_gist_of_a_paragraph(text, short):
     assert prose.in_short(Block("paragraph", text)).strip() == short.strip()
 
 
-def test_links_between_files_are_words_and_others_stay():
-    got = prose.to_html("A [**rank**](../docs/glossary.md#rank) and [a paper](https://arxiv.org/abs/1).")
-    assert got == '<p>A <a><strong>rank</strong></a> and <a href="https://arxiv.org/abs/1">a paper</a>.</p>\n'
+def test_links_between_files_become_text_and_others_stay():
+    rendered = prose.to_html("A [**rank**](../docs/glossary.md#rank) and [a paper](https://arxiv.org/abs/1).")
+    assert rendered == '<p>A <a><strong>rank</strong></a> and <a href="https://arxiv.org/abs/1">a paper</a>.</p>\n'
 
 
-def test_dollars_are_formulas_where_they_can_be_read():
+def test_only_parsable_dollars_become_formulas():
     assert r"<code>\left( x &lt; 1</code>" in prose.to_html(r"$\left( x < 1$")
     assert "<math" not in prose.to_html("`$HOME` and `$(nproc)`\n\n```bash\necho $A $B\n```")
 
 
 @pytest.mark.parametrize("description", ["accDescr: a b", "accDescr {\n a\n b\n }"])
-def test_a_diagram_is_drawn_and_told_in_words(description):
-    got = prose.to_html(f"```mermaid\nflowchart LR\n  accTitle: Two & one\n  {description}\n  a[first] --> b\n```")
+def test_a_diagram_is_drawn_with_alt_text(description):
+    rendered = prose.to_html(f"```mermaid\nflowchart LR\n  accTitle: Two & one\n  {description}\n  a[first] --> b\n```")
     (data,) = re.findall(
-        r'<img class="diagram" src="data:image/svg\+xml;base64,([^"]*)" alt="Two &amp; one. a b">', got
+        r'<img class="diagram" src="data:image/svg\+xml;base64,([^"]*)" alt="Two &amp; one. a b">', rendered
     )
     drawn = base64.b64decode(data).decode()
     assert drawn.startswith("<svg")
@@ -279,34 +281,34 @@ class TestCommand:
     def run(self, *arguments):
         return CliRunner().invoke(cli.application(), ["slides", *map(str, arguments)])
 
-    def test_several_labs_on_one_page(self, tmp_path):
+    def test_several_labs_share_a_page(self, tmp_path):
         out = tmp_path / "a page.html"
         assert self.run("00", "7", "07", "--out", out).exit_code == 0
         cover, *titles = [slide["shown"] for slide in Page(out.read_text()).slides if slide["levels"][0] == 1]
         assert "./lab join ADDRESS CODE" in cover
         assert [title.split()[0] for title in titles] == ["00", "07"]
 
-    def test_a_route_has_what_it_does(self, tmp_path):
+    def test_a_routes_page_contains_its_parts(self, tmp_path):
         out = tmp_path / "half.html"
         assert self.run("--route", "half", "--out", out).exit_code == 0
         route = routes.find("half")
-        found = Page(out.read_text()).slides
-        done = [part for day in route.days for part in day if part.lab]
-        assert route.audience in found[0]["shown"]
-        titles = [slide["shown"] for slide in found if slide["levels"][0] == 1 and slide["kind"] != "break"]
-        for part in done:
+        deck = Page(out.read_text()).slides
+        parts = [part for day in route.days for part in day if part.lab]
+        assert route.audience in deck[0]["shown"]
+        titles = [slide["shown"] for slide in deck if slide["levels"][0] == 1 and slide["kind"] != "break"]
+        for part in parts:
             assert sum(part.title in title for title in titles) == 1
-        assert sum(slide["levels"][0] == 2 for slide in found) >= sum(len(part.sections) for part in done)
+        assert sum(slide["levels"][0] == 2 for slide in deck) >= sum(len(part.sections) for part in parts)
         assert f"<title>{route.title}</title>" in out.read_text()
-        assert not any("ntil 1" in slide["shown"] for slide in found)  # no clock times without --start
+        assert not any("ntil 1" in slide["shown"] for slide in deck)  # no clock times without --start
 
-    def test_a_routes_breaks_are_slides_and_with_a_start_they_say_until_when(self, tmp_path):
+    def test_a_routes_breaks_are_slides_with_end_times_if_a_start_is_given(self, tmp_path):
         out = tmp_path / "half.html"
         assert self.run("--route", "half", "--start", "13:00", "--out", out).exit_code == 0
         (day,) = agenda.schedule(routes.find("half"), time(13), date(2026, 12, 1), {})
-        found = Page(out.read_text()).slides
+        deck = Page(out.read_text()).slides
         pauses = [entry for entry in day.entries if not entry.part.lab][1:]
-        shown_pauses = [slide for slide in found if slide["kind"] == "break"]
+        shown_pauses = [slide for slide in deck if slide["kind"] == "break"]
         assert len(shown_pauses) == len(pauses)
         for slide, entry in zip(shown_pauses, pauses, strict=True):
             assert entry.part.title in slide["shown"]
@@ -315,11 +317,11 @@ class TestCommand:
         lab = day.entries[1]
         place = next(i for i, (_, section) in enumerate(lab.sections) if section.do)
         until = lab.sections[place + 1][0]
-        told = f"Your turn: exercise 1, about {lab.sections[place][1].do:g} minutes, until {until:%H:%M}"
-        assert any(slide["kind"] == "exercise" and told in slide["shown"] for slide in found)
+        message = f"Your turn: exercise 1, about {lab.sections[place][1].do:g} minutes, until {until:%H:%M}"
+        assert any(slide["kind"] == "exercise" and message in slide["shown"] for slide in deck)
 
     @pytest.mark.parametrize(
-        ("arguments", "told"),
+        ("arguments", "message"),
         [
             ([], "or a route: --route half|day|two-days|language-models|after-horovod"),
             (["07", "--route", "day"], "name labs, such as"),
@@ -329,7 +331,7 @@ class TestCommand:
             (["00", "--out", "nowhere/at/all.html"], "Name another file with --out"),
         ],
     )
-    def test_what_is_wrong_is_said(self, arguments, told):
+    def test_invalid_arguments_are_reported(self, arguments, message):
         error = self.run(*arguments).exception
         assert isinstance(error, LabError)
-        assert told in str(error)
+        assert message in str(error)
