@@ -258,7 +258,7 @@ def _report_wrong(
     """Reject arrays that differ from one process's: name the first wrong part, the others, and ranks that differ."""
     if sizes:
         refuse(f"{what} on rank {rank} to be {sizes[1]:,} numbers after step {step}; they are {sizes[0]:,}")
-    about = f"they differ by up to {100 * off:.2g}% of the largest"
+    about = f"they differ by up to {100 * off:.3g}% of the largest"
     if unchanged:
         about = "they have not changed since before the step"
     elif math.isclose(scale, RANKS, rel_tol=0.01):

@@ -70,7 +70,10 @@ class OneProcess:
 
 
 class Timed(CountingComm):
-    """A counting communicator for one thread at a time, which records whether computing overlaps its calls."""
+    """A counting communicator for one thread at a time, which records whether computing overlaps its calls.
+
+    Answers get a duplicate of WORLD, so that a thread left in a call can't match the probe's own calls.
+    """
 
     sending: ClassVar[threading.Lock] = threading.Lock()  # held during a call
     held: ClassVar[bool] = False  # whether calls are held back until the last gradient is computed
@@ -228,7 +231,7 @@ def ddp_findings(script: str) -> dict[str, Any]:
 
     mlp.backward = watched_backward
     (student_class,) = load(script, "DDP")
-    comm = Timed(WORLD)
+    comm = Timed(WORLD.Dup())
     limit = BUCKET_LAYERS * 4 * WIDTH**2
     with calling(script, "in __init__"):
         model = student_class(comm, start(), limit)
@@ -252,7 +255,7 @@ def ddp_findings(script: str) -> dict[str, Any]:
 def zero1_findings(script: str) -> dict[str, Any]:
     """Return findings about the class `ZeRO1`."""
     (student_class,) = load(script, "ZeRO1")
-    comm = Timed(WORLD)
+    comm = Timed(WORLD.Dup())
     with calling(script, "in __init__"):
         model = student_class(comm, start())
     share = -(-LAYERS * WIDTH**2 // WORLD.size)
@@ -329,7 +332,7 @@ def fsdp_findings(script: str) -> dict[str, Any]:
         return whole
 
     student_class.gather = watched_gather  # type: ignore[attr-defined]
-    comm = Timed(WORLD)
+    comm = Timed(WORLD.Dup())
     with calling(script, "in __init__"):
         model = student_class(comm, start())
     share = -(-(WIDTH**2) // WORLD.size)

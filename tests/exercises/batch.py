@@ -91,7 +91,7 @@ def forget_modules(folder: str) -> None:
             del sys.modules[name]
 
 
-def main(list_file: str, out: str) -> None:
+def main(list_file: str, out: str) -> NoReturn:
     """Run all scripts, until one doesn't finish on all ranks."""
     ranks.fail = fail
     for number, (folder, args) in enumerate(json.loads(Path(list_file).read_text())):
@@ -107,6 +107,8 @@ def main(list_file: str, out: str) -> None:
             time.sleep(0.005)
         if RANK == 0:
             Path(out, f"{number}-done").touch()
+    BATCH_COMM.Barrier()
+    os._exit(0)  # Python would first join the threads that scripts left, which may wait in an MPI call forever
 
 
 if __name__ == "__main__":

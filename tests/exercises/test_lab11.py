@@ -1,10 +1,7 @@
 import numpy as np
-import pytest
 from labs import ThreeWays
 
 from labkit_author import sources
-
-pytestmark = pytest.mark.timeout(900)  # the launch of all scripts takes minutes on a busy machine, as in lab 07
 
 
 class TestExercises(ThreeWays):
