@@ -683,7 +683,7 @@ OTHER, REST = "TensorFlow's other operations", "the rest: norms, ReLUs, updates"
 
 
 def work_of(row):
-    """What a primitive is, its operations, and the bytes that it moves at least."""
+    """Return the type of a primitive, its operations, and the bytes that it moves at least."""
     n = Counter({name: int(value) for name, value in re.findall(r"([a-z]+)(\d+)", row.problem)})
     dims = tuple(int(value) for value in re.findall(r"\d+", row.problem))
     if row.primitive == "convolution":

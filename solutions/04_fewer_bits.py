@@ -636,7 +636,7 @@ def limit_of(name, limits=limits):
 
 # %% jupyter={"source_hidden": true}
 def explain(gain, isa):
-    """Return what the measured speed-up of BF16 in training means on such a CPU."""
+    """Return the meaning of the measured BF16 speed-up in training on such a CPU."""
     if not {"BF16", "AMX"} & {*isa}:
         return (
             "This CPU has no BF16 instructions: each operation converts to FP32 and back. "

@@ -752,7 +752,7 @@ with load.watch("section 6") as memory_others:
 
 # %% jupyter={"source_hidden": true}
 def describe_memory(usual, changed, usual_faults, changed_faults):
-    """Return what fresh memory costs MPI_Allreduce, from the ratios and its page faults."""
+    """Return the cost of fresh memory in MPI_Allreduce, from the ratios and its page faults."""
     if usual_faults < 2 * changed_faults + 8:
         few = "Keeping memory saves MPI_Allreduce hardly any page faults here"
         return f"{few}, so fresh memory doesn't explain the ratio."

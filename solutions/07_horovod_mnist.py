@@ -1506,7 +1506,7 @@ CHANGES = ("FP16", "4 batches")
 
 
 def on_wires(case, nodes, steps, rounds, changes=CHANGES):
-    """Return what work/compare.py measures on nodes with wires; `case` ends in the rate."""
+    """Return the results of work/compare.py on nodes with wires; `case` ends in the rate."""
     if nodes > machine.usable_cores:  # compute little, so that the wire stays the limit
         changes = set(changes) - {"4 batches"}
     alone = 16 if nodes <= machine.usable_cores else 4  # steps

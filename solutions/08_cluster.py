@@ -266,8 +266,8 @@ from labkit.models.losses import cross_entropy
 def make_train_step(config, network, optimizer):
     """Return the function that takes one step.
 
-    `accumulate` batches and a rate go in, their cross-entropy comes out. The gradient is that of
-    one batch as large as all of theirs on all ranks; batch norms see one batch at a time.
+    It takes `accumulate` batches and a rate, and returns the cross-entropy. The gradient is that of
+    all ranks' batches combined into one; batch norms see one batch at a time.
     """
     scale, share = config.static_loss_scale, 1 / config.accumulate
     compression = getattr(hvd.Compression, config.compression)
@@ -1999,7 +1999,7 @@ if large:
 
 # %%
 def diagnose(speeds):
-    """Return what the rounds show: "reading", "network", "batch", or "measure"."""
+    """Return the verdict of the rounds: "reading", "network", "batch", or "measure"."""
     ### BEGIN SOLUTION
     suspects = {"reading": "32, no reading", "network": "32, accumulate 4"}
     gains = {word: statistics.ratio(speeds[run], speeds["32"]) for word, run in suspects.items()}

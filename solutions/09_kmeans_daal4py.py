@@ -691,7 +691,7 @@ results.compare_guess(2, REASONS[2])
 
 # %% jupyter={"source_hidden": true}
 # %%writefile work/kmeans_helpers.py
-"""What kmeans.py needs besides the lesson: arguments, a check of the photo, times, the log."""
+"""Plumbing of kmeans.py: arguments, a check of the photo, times, the log."""
 
 import argparse
 import json

@@ -122,7 +122,7 @@ print(text.source)
 
 # %%
 def attention(q, k, v):
-    """Return what each query gathers from the values of the tokens up to its own."""
+    """Return the values of the tokens up to each query's own, weighted by attention."""
     n, m, d = q.shape[1], k.shape[1], q.shape[2]
     scores = q @ k.transpose(0, 2, 1) / d**0.5
     ### BEGIN SOLUTION
@@ -849,7 +849,7 @@ def rounds_activations(settings):
 
 
 def describe_engine(name):
-    """Return what OpenVINO computes in, and whether it rounds activations."""
+    """Return the precision OpenVINO computes in, and whether it rounds activations."""
     properties = ("INFERENCE_PRECISION_HINT", "KV_CACHE_PRECISION")
     compiled = decoders[name].compiled
     precision, cache = (compiled.get_property(key).get_type_name() for key in properties)

@@ -424,7 +424,7 @@ class Alone:
 
 
 def make(scheme, weights, limit=0):
-    """Return what trains the network in a scheme."""
+    """Return the trainer of a scheme."""
     if scheme == "alone":
         return Alone(weights)
     module, name = CLASSES[scheme].split(".")
@@ -575,7 +575,7 @@ if __name__ == "__main__":
 
 # %%
 class Run(NamedTuple):
-    """What a launch trains: a scheme, the layers in a bucket, the delay of each all-reduce."""
+    """A launch: its scheme, the layers in a bucket, the delay of each all-reduce."""
 
     scheme: str
     layers: int = 4
@@ -1576,7 +1576,7 @@ from labkit.testbed import traffic
 
 
 class Mallinfo(ctypes.Structure):
-    """What the C library has allocated: mallinfo2(3)."""
+    """The memory that the C library has allocated: mallinfo2(3)."""
 
     _fields_ = [(f"field{number}", ctypes.c_size_t) for number in range(10)]
 

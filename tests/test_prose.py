@@ -51,10 +51,10 @@ def files() -> Iterator[Path]:
                 yield path
 
 
-def reports(text: str, lab: bool = False) -> Iterator[tuple[int, str]]:
+def reports(text: str) -> Iterator[tuple[int, str]]:
     """Yield line and message for each phrase in a text."""
     for pattern, phrase in zip(PATTERNS, PHRASES, strict=True):
-        for match in pattern.finditer(text) if phrase.get("labs", True) or not lab else ():
+        for match in pattern.finditer(text):
             line = text.count("\n", 0, match.start()) + 1
             yield line, f"{' '.join(match[0].split())!r}: write {phrase['write']}"
 
@@ -65,8 +65,7 @@ def test_texts_avoid_phrases():
         text = path.read_text()
         if path.name == "CHANGELOG.md":
             text = text.partition("\n## [0")[0]  # without its released sections
-        matches = reports(text, lab=path.parent == paths.SOLUTIONS)
-        problems += [f"{path.relative_to(paths.ROOT)}:{line}: {message}" for line, message in matches]
+        problems += [f"{path.relative_to(paths.ROOT)}:{line}: {message}" for line, message in reports(text)]
     assert not problems, "\n".join(problems)
 
 

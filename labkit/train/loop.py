@@ -91,8 +91,8 @@ def make_train_step(
 ) -> Callable[[Batches, float], tf.Tensor]:
     """Return the function that takes one step.
 
-    `accumulate` batches and a rate go in, their cross-entropy comes out. The gradient is that of
-    one batch as large as all of theirs on all ranks; batch norms see one batch at a time.
+    It takes `accumulate` batches and a rate, and returns the cross-entropy. The gradient is that of
+    all ranks' batches combined into one; batch norms see one batch at a time.
     """
     scale, share = config.static_loss_scale, 1 / config.accumulate
     compression = getattr(hvd.Compression, config.compression)
