@@ -105,10 +105,10 @@ def make_train_step(
         gradients = tape.gradient(scaled, network.weights)
         return loss, [g * (share / scale) for g in gradients]
 
-    if config.use_xla:  # it can compile all but Horovod's operations, so the gradients leave it all at once
+    if config.use_xla:  # XLA can't compile Horovod's operations, so all gradients become available at once
         backward = tf.function(backward, autograph=False, jit_compile=True)
 
-    @tf.function(autograph=False)  # it has no loop or if to translate, and would look for them in Horovod for seconds
+    @tf.function(autograph=False)  # nothing to convert, and autograph would search Horovod for seconds
     def accumulate(images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
         loss, gradients = backward(images, labels)
         for total, g in zip(sums, gradients, strict=True):
