@@ -31,11 +31,11 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=kernel), folder / "theirs.ipynb")
     (port,) = addresses.free_ports(1)
     command = [Path(sys.executable).with_name("labkit"), "start", "--no-browser", f"--port={port}", "--folder", folder]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | {"HOME": str(folder)}) as server:
-        token = next(match[1] for line in server.stderr if (match := re.search(r"\?token=(\w+)", line)))
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | {"HOME": str(folder)}) as server:
+        token = next(match[1] for line in server.stdout if (match := re.search(r"\?token=(\w+)", line)))
         yield f"http://127.0.0.1:{port}/lab/tree/theirs.ipynb?token={token}"
         server.send_signal(signal.SIGTERM)
-        server.stderr.read()
+        server.stdout.read()
 
 
 def test_buttons_in_notebooks_cannot_run_jupyterlab_commands(address, visit):

@@ -1,6 +1,8 @@
 """Failures and hangs of a student's script on ranks are reported with the script's lines."""
 
 import io
+import subprocess
+import sys
 
 import pytest
 
@@ -99,3 +101,31 @@ def test_whole_script_runs_as_under_python(tmp_path, monkeypatch):
     assert run_answer(1, ranks.__file__, "script.py", timeout=60).lines[0] == ("__main__ ['script.py']",)
     with pytest.raises(NotYet, match='division by zero, in line 4: "import other"'):
         run_answer(1, ranks.__file__, "script.py", "more", timeout=60)
+
+
+SHARE_A_CORE = """
+import os, threading, time
+from labkit.exercises import ranks
+
+os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
+os.fork()
+os.fork()  # four processes, which compute on one core
+if os.getpid() == os.getpgrp():
+    thread = threading.get_native_id()
+    began = ranks._clock(thread), time.monotonic()
+    while time.process_time() < 2:
+        pass
+    print(ranks._clock(thread) - began[0], time.monotonic() - began[1])
+else:
+    while time.process_time() < 1:
+        pass
+"""
+
+
+@pytest.mark.slow
+def test_time_limits_do_not_count_the_wait_for_a_busy_core():
+    done = subprocess.run(
+        [sys.executable, "-c", SHARE_A_CORE], capture_output=True, text=True, check=True, start_new_session=True
+    )
+    counted, passed = map(float, done.stdout.split())
+    assert counted < 0.8 * passed
