@@ -1,12 +1,16 @@
-"""Run Slurm commands like a user in a terminal."""
+"""Run Slurm commands like a user in a terminal, and recognize the tests' jobs."""
 
+import contextlib
 import os
 import subprocess
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
+
 from labkit.slurm.cluster import Cluster
+from labkit.system import processes
 
 
 def script(folder: Path, name: str, text: str) -> Path:
@@ -27,3 +31,10 @@ def shell_of(cluster: Cluster, folder: Path) -> Callable[[str], str]:
         return done.stdout
 
     return run
+
+
+def is_sleep(process: psutil.Process) -> bool:
+    """Return whether a process is a running `sleep`, as the tests' jobs are; it may end while it is being asked."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return processes.is_alive(process) and process.name() == "sleep"
+    return False

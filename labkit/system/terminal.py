@@ -35,10 +35,10 @@ def say(text: str) -> None:
 def errors_to(log: Path) -> Iterator[None]:
     """Redirect standard error, of programs started meanwhile too, to a new file that only its owner can read."""
     log.unlink(missing_ok=True)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
-    descriptor, terminal = os.open(log, flags, 0o600), os.dup(2)
-    os.dup2(descriptor, 2)
-    os.close(descriptor)
+    log.touch(mode=0o600, exist_ok=False)  # private before anything is written
+    terminal = os.dup(2)
+    with log.open("ab") as file:
+        os.dup2(file.fileno(), 2)
     try:
         yield
     finally:

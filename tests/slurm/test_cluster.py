@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 from machines import machine
-from slurm_shell import script, shell_of
+from slurm_shell import is_sleep, script, shell_of
 
 from labkit.mpi import small_slurm
 from labkit.slurm import cluster, supervisor
@@ -243,12 +243,6 @@ setsid sleep {NUMBER} &
 srun bash -c 'trap "" TERM; env -i setsid sleep {NUMBER} & while true; do sleep {NUMBER}; done'
 """
 PLAIN = f"#!/bin/bash\nsrun sleep {NUMBER}\n"
-
-
-def is_sleep(process: psutil.Process) -> bool:
-    with contextlib.suppress(psutil.NoSuchProcess):  # it may end while it is being asked
-        return process.name() == "sleep"
-    return False
 
 
 def submit(slurm_cluster: Cluster, folder: Path, text: str, sleeps: int) -> None:

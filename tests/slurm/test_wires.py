@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from slurm_shell import script, shell_of
+from slurm_shell import is_sleep, script, shell_of
 
 from labkit.mpi import small_slurm
 from labkit.mpi.planning import plan
@@ -157,7 +157,7 @@ def start_with_a_job(cluster: Cluster, folder: Path) -> tuple[Path, set[int]]:
 
     def asleep() -> list[psutil.Process]:
         children = psutil.Process(slurm.supervisor_pid).children(recursive=True)
-        return [process for process in children if processes.is_alive(process) and process.name() == "sleep"]
+        return [process for process in children if is_sleep(process)]
 
     assert processes.wait_until(lambda: len(asleep()) == 2, 20.0)
     ours = namespace_of(psutil.Process())
