@@ -562,8 +562,8 @@ decoders = {
 }
 no_bf16 = decoders["BF16"].compiled.get_property("INFERENCE_PRECISION_HINT") != openvino.Type.bf16
 if no_bf16:
-    formats["BF16"] = formats["FP32"]
-    print("BF16: not here. OpenVINO computes in FP32 on this CPU, so the lines of BF16 are FP32's.")
+    formats["BF16"], decoders["BF16"] = formats["FP32"], decoders["FP32"]
+    print("BF16: not here. OpenVINO has no BF16 on this CPU, so the lines of BF16 are FP32's.")
 
 # %% [markdown]
 # The limits are the two numbers of `./lab roofline`: how fast this machine multiplies matrices, and how fast it reads
@@ -1023,6 +1023,7 @@ for what, rates, colour, marker in (
             textcoords="offset points",
             ha="left" if to_right else "right",
             fontsize=11,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5},
         )
 axis.set(xscale="log", yscale="log", xlabel="bytes per weight", ylabel="tokens/s", xlim=(0.3, 9))
 axis.set(title="Prefill meets the cores, decode the memory")

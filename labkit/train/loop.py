@@ -120,7 +120,8 @@ def make_train_step(
         loss, gradients = backward(images, labels)
         if sums:
             gradients = [total + g for total, g in zip(sums, gradients, strict=True)]
-        # Horovod: average each gradient over all ranks as soon as it is complete, while earlier layers' are computed.
+        # Horovod: average each gradient over all ranks as soon as it is complete, while the gradients of earlier layers
+        # are computed.
         gradients = [hvd.allreduce(g, op=hvd.Average, compression=compression) for g in gradients]
         optimizer.apply(gradients, rate)
         for total in sums:
