@@ -289,11 +289,20 @@ def test_help_lists_the_commands_for_students_and_help_all_the_rest(monkeypatch,
     assert capsys.readouterr().out == short
 
 
+LAB = (sys.executable, "-c", "from labkit.cli import main; main()")
+
+
 def completed(words: str) -> list[str]:
     """Return bash's completions of the last word."""
     request = {"_LAB_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
-    lab = [sys.executable, "-c", "from labkit.cli import main; main()"]
-    return subprocess.run(lab, capture_output=True, text=True, env=os.environ | request).stdout.split()
+    return subprocess.run(LAB, capture_output=True, text=True, env=os.environ | request).stdout.split()
+
+
+def test_completion_is_set_up_for_the_shell_that_asks():
+    from_bash = ["bash", "-c", '"$@"; exit $?', "bash"]  # these tests may run without a shell, as from cron
+    asked = subprocess.run([*from_bash, *LAB, "--show-completion"], capture_output=True, text=True)
+    assert (asked.returncode, asked.stderr) == (0, "")
+    assert "complete -o default -F _lab_completion lab" in asked.stdout
 
 
 def test_the_tab_key_completes_all_commands():

@@ -74,7 +74,6 @@ WORKS = [  # command line, exit code, part of its output, the file that it write
     ("setup", 0, "The environment is ready. Next: ./lab start", "", ""),
     ("reset 01 --folder mine", 0, "is a fresh copy", "mine/01_tensorflow_graphs.ipynb", "check(1"),
     ("report --folder mine --out me.html", 0, "/me.html", "me.html", "A CPU"),
-    ("--show-completion bash", 0, "complete -o default -F _lab_completion lab", "", ""),
     ("data status", 0, "mnist.npz", "", ""),
     ("hand --folder mine", 0, "You have not joined a room", "", ""),
     ("tune --trials 1 --repeats 1 --out t -- echo total images/sec: 5", 0, "best", "t/trials.csv", "5"),
