@@ -19,6 +19,8 @@ from labkit.report import page
 from labkit.slurm import cluster, supervisor
 from labkit.system import errors, huge_pages, paths, programs
 
+LAB = (sys.executable, "-c", "from labkit.cli import main; main()")
+
 
 def run(monkeypatch, *arguments: str) -> int:
     """Run a command line as `./lab` does; return its exit code."""
@@ -116,9 +118,8 @@ def test_a_bug_in_the_kit_keeps_its_traceback_and_asks_for_a_report(monkeypatch,
 
 
 def test_writing_output_to_a_full_disk_is_reported_in_one_line():
-    lab = [sys.executable, "-c", "from labkit.cli import main; main()", "data", "status"]
     with Path("/dev/full").open("w") as full:
-        completed_process = subprocess.run(lab, stdout=full, stderr=subprocess.PIPE, text=True)
+        completed_process = subprocess.run([*LAB, "data", "status"], stdout=full, stderr=subprocess.PIPE, text=True)
     assert completed_process.returncode == 2
     assert completed_process.stderr.count("\n") == 1
     assert "No space left on device. Free some space" in completed_process.stderr
@@ -287,9 +288,6 @@ def test_help_lists_the_commands_for_students_and_help_all_the_rest(monkeypatch,
     assert listed(capsys.readouterr().out) == commands
     assert run(monkeypatch, "--help") == 0  # as before, also in the same process
     assert capsys.readouterr().out == short
-
-
-LAB = (sys.executable, "-c", "from labkit.cli import main; main()")
 
 
 def completed(words: str) -> list[str]:
