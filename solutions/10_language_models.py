@@ -661,7 +661,7 @@ for name in ("FP32", "BF16"):
 # compares any machine and any model: **tokens/s times the bytes read per token, over the bandwidth of memory**.
 #
 # BF16 helps decode by halving the bytes, and prefill by instructions that multiply BF16 faster. Without such
-# instructions, OpenVINO computes in FP32, and the table shows FP32 twice.
+# instructions, the table shows FP32 twice.
 
 # %% [markdown]
 # ## 4 · Fewer bits
