@@ -21,6 +21,7 @@ from labkit.system.errors import LabError
 def fake_pytorch(monkeypatch, folder: Path, installed: str | None = "2.13.0+cpu") -> Path:
     """Install a fake PyTorch; return the folder of its packages."""
     monkeypatch.setattr(torch_ranks, "FOLDER", torch_folder(folder, wanted="2.13.0+cpu", installed=installed))
+    monkeypatch.setattr(preload, "STATE", folder / "state")  # in a checkout whose path has a space, ranks don't start
     return folder / "packages"
 
 
