@@ -115,7 +115,7 @@ def with_stored_outputs(source: Path) -> NotebookNode:
 def key(source: Path) -> str:
     """Return a hash of a lab's code cells, its checks, and the modules that it runs on ranks."""
     cells = [cell.source for cell in sources.solved(sources.read(source)).cells if cell.cell_type == "code"]
-    modules = sorted((paths.ROOT / "labkit" / "exercises").glob(f"lab{source.stem[:2]}*.py"))
+    modules = sorted((paths.ROOT / "labkit" / "exercises").rglob(f"lab{source.stem[:2]}*.py"))
     return hashlib.sha256(
         "\0".join([*cells, *(path.read_text(encoding="utf-8") for path in modules)]).encode()
     ).hexdigest()

@@ -15,8 +15,9 @@ import jinja2
 import nbformat
 from nbformat import NotebookNode
 
-from labkit.exercises import catalogue, core
+from labkit.exercises import catalogue
 from labkit.exercises.catalogue import LabInfo
+from labkit.exercises.engine.checker import checks_of
 from labkit.system import files, paths, processes, programs
 from labkit.system.errors import LabError
 from labkit_author import notebooks, picture, sources
@@ -98,7 +99,7 @@ def lab(info: LabInfo) -> NotebookNode:
     if not any(cell.get("execution_count") for cell in stored.cells):
         raise LabError(f"lab {info.number} has no stored outputs: ./lab build {info.number} --execute")
     exercises = {exercise.cell: exercise for exercise in info.exercises.values()}
-    checks = core.checks_of(info.number).checks
+    checks = checks_of(info.number).checks
     page: NotebookNode = nbformat.v4.new_notebook(metadata=stored.metadata)
     for cell in stored.cells:
         if notebooks.INSTRUCTOR in cell.metadata.get("tags", []):

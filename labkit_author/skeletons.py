@@ -76,10 +76,10 @@ def twice_$n(answer) -> None:
 '''),
     imports={
         "st": "from hypothesis import strategies as st",
-        "call": "from labkit.exercises.answers import call",
-        "for_all": "from labkit.exercises.answers import for_all",
-        "number": "from labkit.exercises.values import number",
-        "expect": "from labkit.exercises.outcomes import expect",
+        "call": "from labkit.exercises.engine.answers import call",
+        "for_all": "from labkit.exercises.engine.answers import for_all",
+        "number": "from labkit.exercises.engine.values import number",
+        "expect": "from labkit.exercises.engine.outcomes import expect",
     },
     mistakes=Template("""
 [[$n.mistakes]]
@@ -140,9 +140,9 @@ def total_$n(answer) -> None:
 '''),
     imports={
         "Path": "from pathlib import Path",
-        "reports": "from labkit.exercises.answers import reports",
-        "run_answer": "from labkit.exercises.answers import run_answer",
-        "expect_equal": "from labkit.exercises.values import expect_equal",
+        "reports": "from labkit.exercises.engine.answers import reports",
+        "run_answer": "from labkit.exercises.engine.answers import run_answer",
+        "expect_equal": "from labkit.exercises.engine.values import expect_equal",
     },
     mistakes=Template("""
 [[$n.mistakes]]
@@ -169,7 +169,7 @@ import sys
 
 from mpi4py import MPI
 
-from labkit.exercises.ranks import load, report, watched
+from labkit.exercises.ranks.runner import load, report, watched
 
 if __name__ == "__main__":
     script, rank = sys.argv[1], MPI.COMM_WORLD.rank

@@ -1,4 +1,4 @@
-"""The labs' exercises: one module per lab checks its answers; `core` is what they share."""
+"""The labs' exercises: the engine that checks answers, and one module per lab."""
 
 from typing import TYPE_CHECKING
 
@@ -9,5 +9,5 @@ if TYPE_CHECKING:
 
 __all__ = ["open_lab"]
 
-# `core` takes two seconds to import, and a check's ranks don't need it.
+# The checker takes two seconds to import, and a check's ranks don't need it.
 __getattr__, __dir__, _ = lazy_loader.attach(__name__, submod_attrs={"session": ["open_lab"]})

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from labkit.exercises.answers import call, for_all, reports, run_answer
-from labkit.exercises.core import Lab
-from labkit.exercises.outcomes import NotYet, expect, hinting
-from labkit.exercises.values import expect_equal, integer
+from labkit.exercises.engine.answers import call, for_all, reports, run_answer
+from labkit.exercises.engine.checker import Lab
+from labkit.exercises.engine.outcomes import NotYet, expect, hinting
+from labkit.exercises.engine.values import expect_equal, integer
 
 lab = Lab("00")
 

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 from mpi4py import MPI
 
-from labkit.exercises import ranks
+from labkit.exercises.ranks import runner
 from labkit.mpi.counting import COLLECTIVES, EXCHANGING, ROOTED, SENDING
 
 
@@ -107,9 +107,9 @@ def main() -> None:
         # The script imports them from MPI.
         MPI.COMM_WORLD = RaisingComm(MPI.COMM_WORLD)  # type: ignore[misc]
         MPI.Win = Window  # type: ignore[misc]
-    ranks.main()
+    runner.main()
     if RaisingComm.amount:
-        ranks.report(RaisingComm.counts)
+        runner.report(RaisingComm.counts)
 
 
 if __name__ == "__main__":

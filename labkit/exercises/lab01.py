@@ -10,10 +10,10 @@ import tensorflow as tf
 from numpy.typing import ArrayLike
 
 from labkit.display import graphs
-from labkit.exercises.answers import call, failure, for_all
-from labkit.exercises.core import Lab
-from labkit.exercises.outcomes import NotYet, expect
-from labkit.exercises.values import describe, expect_equal, is_tensor, parts, short
+from labkit.exercises.engine.answers import call, failure, for_all
+from labkit.exercises.engine.checker import Lab
+from labkit.exercises.engine.outcomes import NotYet, expect
+from labkit.exercises.engine.values import describe, expect_equal, is_tensor, parts, short
 from labkit.system.words import plural
 
 lab = Lab("01")

@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from labkit.exercises.answers import call, for_all
-from labkit.exercises.core import Lab
-from labkit.exercises.outcomes import expect, refuse
-from labkit.exercises.values import array_of_numbers, describe, expect_equal, has_format, integer, parts
+from labkit.exercises.engine.answers import call, for_all
+from labkit.exercises.engine.checker import Lab
+from labkit.exercises.engine.outcomes import expect, refuse
+from labkit.exercises.engine.values import array_of_numbers, describe, expect_equal, has_format, integer, parts
 
 lab = Lab("02")
 

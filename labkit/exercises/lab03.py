@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 from hypothesis import strategies as st
 
-from labkit.exercises.answers import call, for_all
-from labkit.exercises.core import Lab
-from labkit.exercises.outcomes import expect, hinting
-from labkit.exercises.values import describe, expect_equal, integer, number, parts, short
+from labkit.exercises.engine.answers import call, for_all
+from labkit.exercises.engine.checker import Lab
+from labkit.exercises.engine.outcomes import expect, hinting
+from labkit.exercises.engine.values import describe, expect_equal, integer, number, parts, short
 from labkit.system.words import plural
 
 lab = Lab("03")

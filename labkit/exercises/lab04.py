@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from labkit.exercises.answers import call, for_all
-from labkit.exercises.core import Lab
-from labkit.exercises.outcomes import expect, hinting
-from labkit.exercises.values import describe, expect_equal, integer, is_tensor, number, parts
+from labkit.exercises.engine.answers import call, for_all
+from labkit.exercises.engine.checker import Lab
+from labkit.exercises.engine.outcomes import expect, hinting
+from labkit.exercises.engine.values import describe, expect_equal, integer, is_tensor, number, parts
 
 lab = Lab("04")
 

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from labkit.exercises.answers import call, failure, for_all
-from labkit.exercises.core import Lab
-from labkit.exercises.outcomes import NotYet, expect, hinting
-from labkit.exercises.values import as_number, describe, expect_equal, number
+from labkit.exercises.engine.answers import call, failure, for_all
+from labkit.exercises.engine.checker import Lab
+from labkit.exercises.engine.outcomes import NotYet, expect, hinting
+from labkit.exercises.engine.values import as_number, describe, expect_equal, number
 from labkit.system.errors import LabError
 
 lab = Lab("05")

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from labkit.exercises.answers import PICKLING, call, for_all, reports, run_answer
-from labkit.exercises.core import Lab
-from labkit.exercises.outcomes import expect, hinting
-from labkit.exercises.values import array_of_numbers, describe, expect_equal, integer, number, parts, short
+from labkit.exercises.engine.answers import PICKLING, call, for_all, reports, run_answer
+from labkit.exercises.engine.checker import Lab
+from labkit.exercises.engine.outcomes import expect, hinting
+from labkit.exercises.engine.values import array_of_numbers, describe, expect_equal, integer, number, parts, short
 from labkit.system.words import plural
 
 lab = Lab("06")

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 from mpi4py import MPI
 
-from labkit.exercises.ranks import load, report, watched
+from labkit.exercises.ranks.runner import load, report, watched
 from labkit.mpi.counting import CountingComm
 from labkit.system.words import plural
 

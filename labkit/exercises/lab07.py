@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from labkit.exercises.answers import call, for_all, reports, run_answer
-from labkit.exercises.core import Lab
+from labkit.exercises.engine.answers import call, for_all, reports, run_answer
+from labkit.exercises.engine.checker import Lab
+from labkit.exercises.engine.outcomes import expect, refuse
+from labkit.exercises.engine.values import array_of_numbers, describe, expect_equal, integer, parts, short
 from labkit.exercises.moving import isolate
-from labkit.exercises.outcomes import expect, refuse
-from labkit.exercises.values import array_of_numbers, describe, expect_equal, integer, parts, short
 from labkit.mpi.launch import Run
 
 lab = Lab("07")

@@ -28,7 +28,7 @@ from mpi4py import MPI
 
 import labkit.data
 from labkit.data.digits import Digits, load_digits
-from labkit.exercises.ranks import fail, load, report, watched
+from labkit.exercises.ranks.runner import fail, load, report, watched
 from labkit.models.mnist import mnist_cnn
 
 gc.freeze()  # keep imported objects out of the garbage collection that `clear_session` runs each time

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from labkit.exercises.answers import call, for_all
-from labkit.exercises.core import Lab
-from labkit.exercises.outcomes import expect, hinting, refuse
-from labkit.exercises.values import (
+from labkit.exercises.engine.answers import call, for_all
+from labkit.exercises.engine.checker import Lab
+from labkit.exercises.engine.outcomes import expect, hinting, refuse
+from labkit.exercises.engine.values import (
     as_number,
     describe,
     expect_equal,

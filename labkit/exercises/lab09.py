@@ -11,10 +11,10 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from labkit.exercises.answers import call, for_all, reports, run_answer
-from labkit.exercises.core import Lab
-from labkit.exercises.outcomes import expect, refuse
-from labkit.exercises.values import describe, expect_equal, integer, parts
+from labkit.exercises.engine.answers import call, for_all, reports, run_answer
+from labkit.exercises.engine.checker import Lab
+from labkit.exercises.engine.outcomes import expect, refuse
+from labkit.exercises.engine.values import describe, expect_equal, integer, parts
 
 lab = Lab("09")
 

@@ -18,7 +18,7 @@ import numpy as np
 from mpi4py import MPI
 from PIL import Image, UnidentifiedImageError
 
-from labkit.exercises.ranks import load, report, watched
+from labkit.exercises.ranks.runner import load, report, watched
 
 RANKS = MPI.COMM_WORLD
 # Shifts of one number of a centroid on each rank; the extremes are on different ranks each time.

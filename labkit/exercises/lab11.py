@@ -7,10 +7,10 @@ from typing import Any, NoReturn
 
 from hypothesis import strategies as st
 
-from labkit.exercises.answers import PICKLING, call, for_all, reports, run_answer
-from labkit.exercises.core import Lab
-from labkit.exercises.outcomes import expect, refuse
-from labkit.exercises.values import describe, number
+from labkit.exercises.engine.answers import PICKLING, call, for_all, reports, run_answer
+from labkit.exercises.engine.checker import Lab
+from labkit.exercises.engine.outcomes import expect, refuse
+from labkit.exercises.engine.values import describe, number
 from labkit.system.words import plural
 
 lab = Lab("11")

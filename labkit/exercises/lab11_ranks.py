@@ -20,7 +20,7 @@ import numpy as np
 from mpi4py import MPI
 
 from labkit.exercises.lab06_ranks import World
-from labkit.exercises.ranks import load, report, watched
+from labkit.exercises.ranks.runner import load, report, watched
 from labkit.mpi.counting import CountingComm
 
 WORLD = MPI.COMM_WORLD

@@ -12,7 +12,7 @@ from typing import Any
 import cloudpickle
 from IPython.core.autocall import ZMQExitAutocall
 
-from labkit.exercises.outcomes import NotYet
+from labkit.exercises.engine.outcomes import NotYet
 
 HEADER = "Your functions. The bytes below define them, with the helpers, constants and imports that they use.\n\n"
 

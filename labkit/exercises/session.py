@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from labkit.display import boxes, notices, plots
 from labkit.display.results import WORK, Results
 from labkit.exercises import classroom_link
-from labkit.exercises.core import Checker, checker
+from labkit.exercises.engine.checker import Checker, checker
 from labkit.system import lease
 from labkit.system.errors import LabError
 from labkit.system.lease import usable_machine

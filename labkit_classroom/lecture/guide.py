@@ -9,8 +9,9 @@ from nbformat import NotebookNode
 
 from labkit.display import markdown
 from labkit.display.results import COLUMNS, find_problem, read, texts, without_empty_columns
-from labkit.exercises import catalogue, core
+from labkit.exercises import catalogue
 from labkit.exercises.catalogue import LabInfo, Section
+from labkit.exercises.engine.checker import checks_of
 from labkit_author import mistakes
 from labkit_classroom.lecture import labs, prose
 from labkit_classroom.lecture.agenda import Day
@@ -74,7 +75,7 @@ def render(route: Route, days: Sequence[Day], agenda: str, results: Path, templa
 
 def lab(info: LabInfo, results: Path, taught: Container[tuple[str, str]] = ()) -> Lab:
     """Return a lab for the guide's template; `taught` contains the taught sections as (lab, section)."""
-    checks = core.checker(info.number, {}).lab.checks
+    checks = checks_of(info.number).checks
     planted = mistakes.planted(info.number)
     opening, *sections = labs.sections(info)
     parts = []

@@ -89,7 +89,9 @@ def test_the_skeleton_passes_its_own_tests(exercise, tmp_path, monkeypatch, caps
     monkeypatch.chdir(tmp_path)
     (tmp_path / "work").mkdir()
     names = {"n": "1", "lab": "42"}
-    imports = "\n".join([*exercise.imports.values(), "from labkit.exercises.core import Lab", 'lab = Lab("42")'])
+    imports = "\n".join(
+        [*exercise.imports.values(), "from labkit.exercises.engine.checker import Lab", 'lab = Lab("42")']
+    )
     module = {"__file__": str(tmp_path / "lab42.py")}
     exec(imports + exercise.check.substitute(names), module)
     if exercise.probe:

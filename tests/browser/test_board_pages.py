@@ -13,7 +13,8 @@ from rooms import fill
 
 import labkit_classroom as student_side
 from labkit.display import results
-from labkit.exercises import catalogue, core
+from labkit.exercises import catalogue
+from labkit.exercises.engine.checker import checker
 from labkit.system import processes
 from labkit_classroom.board.protocol import FEW
 
@@ -63,7 +64,7 @@ class TestAStudentsDay:
         expect(row).to_be_visible(timeout=SOON_MS)
         expect(wall.page.get_by_role("progressbar", name="1 · Who trains on what?")).to_have_attribute("value", "4")
 
-        core.checker("06", {})(3, answer(3))
+        checker("06", {})(3, answer(3))
         checked = time.monotonic()
         lab = wall.page.locator("section").filter(has=wall.page.get_by_role("heading", name=re.compile("^06")))
         expect(lab.locator(".bar").nth(2)).to_contain_text("1 of 5", timeout=SOON_MS)
@@ -105,7 +106,7 @@ class TestAStudentsDay:
         expect(heard).to_contain_text("Not live", timeout=SOON_MS)
         expect(instructor.page.locator("#age")).to_have_text(re.compile(r"Last update \d+ s ago\."), timeout=SOON_MS)
         expect(instructor.page.get_by_role("row")).to_have_count(FEW + 2)  # the last state stays visible
-        core.checker("06", {})(3, answer(3))  # meanwhile
+        checker("06", {})(3, answer(3))  # meanwhile
 
         room.start()
         expect(heard).to_have_text("Live", timeout=SOON_MS)

@@ -22,23 +22,24 @@ from typing import NoReturn
 
 from mpi4py import MPI
 
-from labkit.exercises import ranks
+from labkit.exercises.ranks import runner
+from labkit.system.paths import ROOT
 
 RANK = MPI.COMM_WORLD.rank
 BATCH_COMM = MPI.COMM_WORLD.Dup()  # for the batch only: its messages never mix with a script's
 ORIGINAL_WIN = MPI.Win
 GRACE_S = 1.0  # for the other ranks to finish, once one has failed
-PROBES = Path(ranks.__file__).parent
+PROBES = ROOT / "labkit" / "exercises"
 
 
 class Failed(BaseException):
-    """Raised by `ranks.fail` here; neither the probe nor a student's code catches it."""
+    """Raised by `runner.fail` here; neither the probe nor a student's code catches it."""
 
 
 def fail(message: str, where: str = "", hint: str = "") -> NoReturn:
     """End this script on this rank; if another thread reports a hang, end the whole process."""
-    if not isinstance(sys.exception(), Failed):  # when `ranks.watched` handles it
-        print(f"\n{ranks.FAILED}{json.dumps([message, where, hint])}", flush=True)
+    if not isinstance(sys.exception(), Failed):  # when `runner.watched` handles it
+        print(f"\n{runner.FAILED}{json.dumps([message, where, hint])}", flush=True)
     if threading.current_thread() is not threading.main_thread():
         os._exit(1)
     raise Failed
@@ -52,8 +53,8 @@ def run(script: str, *arguments: str) -> bool:
     if keras := sys.modules.get("keras"):
         keras.backend.clear_session()
     try:
-        if Path(script).parent == PROBES:
-            name = f"labkit.exercises.{Path(script).stem}"
+        if Path(script).is_relative_to(PROBES):
+            name = ".".join(Path(script).with_suffix("").relative_to(ROOT).parts)
             if "tensorflow" not in sys.modules:  # a probe with TensorFlow caches its single-process training
                 sys.modules.pop(name, None)
             importlib.import_module(name).main()
@@ -93,7 +94,7 @@ def forget_modules(folder: str) -> None:
 
 def main(list_file: str, out: str) -> NoReturn:
     """Run all scripts, until one doesn't finish on all ranks."""
-    ranks.fail = fail
+    runner.fail = fail
     for number, (folder, args) in enumerate(json.loads(Path(list_file).read_text())):
         os.chdir(folder)
         with redirect_output(Path(out, f"{number}-{RANK}")):

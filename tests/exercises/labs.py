@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from labkit.exercises import answers
-from labkit.exercises.answers import remember_lines
-from labkit.exercises.core import Checker, checker
+from labkit.exercises.engine import answers
+from labkit.exercises.engine.answers import remember_lines
+from labkit.exercises.engine.checker import Checker, checker
 from labkit_author import mistakes, sources
 from labkit_author.mistakes import Change
 

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 import pytest
 from labs import Student, ThreeWays
 
-from labkit.exercises import answers, ranks
+from labkit.exercises.engine import answers
+from labkit.exercises.ranks import runner
 from labkit.mpi.launch import RankError, Run, run_ranks
 from labkit_author.mistakes import Change
 
@@ -154,4 +155,4 @@ def _lines(out: Path, number: int, n: int) -> list[list[str]]:
 
 
 def _failed(lines: list[str]) -> bool:
-    return any(line.startswith(ranks.FAILED) for line in lines)
+    return any(line.startswith(runner.FAILED) for line in lines)

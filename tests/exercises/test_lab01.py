@@ -6,7 +6,7 @@ from labs import ThreeWays
 
 from labkit.display.consistency import Limit, repeated
 from labkit.display.measured import Measured
-from labkit.exercises import core
+from labkit.exercises.engine import checker
 from labkit.system.statistics import interval, ratio, ratios
 from labkit_author.mistakes import Change
 
@@ -17,7 +17,7 @@ class TestExercises(ThreeWays):
 
 
 def test_answer_that_hangs_in_a_session_is_reported_with_its_line(student, capsys, monkeypatch):
-    monkeypatch.setattr(core, "ANSWER_LIMIT_S", 1.0)
+    monkeypatch.setattr(checker, "ANSWER_LIMIT_S", 1.0)
     waits = """with tf.Graph().as_default(), v1.Session() as empty:
         empty.run(tf.queue.FIFOQueue(1, tf.float32).dequeue())
     with graph.as_default()"""

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from IPython.core.autocall import ZMQExitAutocall
 
-from labkit.exercises.answers import remember_lines
+from labkit.exercises.engine.answers import remember_lines
+from labkit.exercises.engine.outcomes import NotYet
 from labkit.exercises.moving import isolate, module_text
-from labkit.exercises.outcomes import NotYet
 
 
 def notebook(*cells: str, **names) -> dict:

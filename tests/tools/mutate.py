@@ -26,7 +26,7 @@ from pathlib import Path
 from mutants import mutants
 
 from labkit.display.results import CHECK_FAILED, NOT_YET, PASSED
-from labkit.exercises import core
+from labkit.exercises.engine import checker
 from labkit.system import paths
 from labkit.system.errors import LabError
 from labkit_author import sources
@@ -135,7 +135,7 @@ def _judge(judge: Callable[[], Verdict], send: Connection) -> None:
     quiet = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):  # a limit that ends compiled code too
         os.dup2(quiet, stream)
-    core.ANSWER_LIMIT_S = ANSWER_LIMIT_S
+    checker.ANSWER_LIMIT_S = ANSWER_LIMIT_S
     send.send(judge())
 
 

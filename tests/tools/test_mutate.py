@@ -7,9 +7,9 @@ import mutate
 import pytest
 from mutants import mutants
 
-from labkit.exercises import core
-from labkit.exercises.answers import call
-from labkit.exercises.outcomes import expect
+from labkit.exercises.engine.answers import call
+from labkit.exercises.engine.checker import Checker, Lab
+from labkit.exercises.engine.outcomes import expect
 from labkit.system import paths
 from labkit_author import catalogue, sources
 
@@ -42,13 +42,13 @@ class Student:
     """A student of a lab with one exercise, whose check misses mistakes with the floor."""
 
     def __init__(self, exercises):
-        lab = core.Lab("42")
+        lab = Lab("42")
 
         @lab.exercise(1, hints=("none",))
         def largest(answer):
             expect(call(answer, [3, 5, 4], 0) == 10, "10")
 
-        self.check = core.Checker(lab, exercises, {"SCALE": 2})
+        self.check = Checker(lab, exercises, {"SCALE": 2})
 
     def answer(self, number, change=None):
         names = {"SCALE": 2}

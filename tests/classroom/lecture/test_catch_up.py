@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 from labkit import cli
-from labkit.exercises import answers, catalogue, core, working_copies
+from labkit.exercises import catalogue, working_copies
+from labkit.exercises.engine.answers import remember_lines
+from labkit.exercises.engine.checker import checker
 from labkit.system.errors import LabError
 from labkit_classroom.lecture import catch_up, labs
 
@@ -79,12 +81,12 @@ EMPTY = "def learning_rate(step, base, size, warmup):\n    raise NotImplementedE
 def test_included_solutions_do_not_count_as_answers_until_edited(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     notebook, namespace = caught_up(6), {"np": np}
-    namespace["check"] = core.checker("07", namespace, quick=True)
+    namespace["check"] = checker("07", namespace, quick=True)
     (solution,) = (cell.source for cell in notebook.cells if cell.id == LAB.exercises[2].cell)
     (checked,) = (cell.source for cell in notebook.cells if "check(2, " in cell.source)
 
     def verdict(code: str) -> str:
-        answers.remember_lines("<cell>", code)
+        remember_lines("<cell>", code)
         exec(compile(code, "<cell>", "exec"), namespace)
         exec(checked, namespace)
         return json.loads((tmp_path / "work/results-07.json").read_text())["exercises"]["2"]

@@ -8,8 +8,8 @@ import pytest
 import tensorflow as tf
 from ml_dtypes import bfloat16
 
-from labkit.exercises.outcomes import NotYet
-from labkit.exercises.values import as_number, describe, expect_equal, integer, number, parts, short
+from labkit.exercises.engine.outcomes import NotYet
+from labkit.exercises.engine.values import as_number, describe, expect_equal, integer, number, parts, short
 
 
 def label(value: object) -> str:

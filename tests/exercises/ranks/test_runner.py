@@ -6,13 +6,13 @@ import sys
 
 import pytest
 
-from labkit.exercises import ranks
-from labkit.exercises.answers import answer_output, reports, run_answer
-from labkit.exercises.outcomes import NotYet
+from labkit.exercises.engine.answers import answer_output, reports, run_answer
+from labkit.exercises.engine.outcomes import NotYet
+from labkit.exercises.ranks import runner
 
 PROBE = """
 import sys
-from labkit.exercises.ranks import load, report, watched
+from labkit.exercises.ranks.runner import load, report, watched
 (answer,) = load(sys.argv[1], "answer")
 with watched(sys.argv[1], "in the test", line_limit_s=0.5, total_limit_s=1.0):
     result = answer()
@@ -77,7 +77,9 @@ def test_failure_on_import_has_the_scripts_line(probe, text, message):
 
 def test_probe_can_attach_a_hint_to_a_mistake(probe):
     with pytest.raises(NotYet) as error:
-        probe("from labkit.exercises import ranks\ndef answer():\n    ranks.fail('Wrong', 'here', 'Look there')")
+        probe(
+            "from labkit.exercises.ranks import runner\ndef answer():\n    runner.fail('Wrong', 'here', 'Look there')"
+        )
     assert (str(error.value), error.value.hint) == ("Wrong. That was here.", "Look there")
 
 
@@ -98,24 +100,24 @@ def test_whole_script_runs_as_under_python(tmp_path, monkeypatch):
     (tmp_path / "script.py").write_text(
         "import sys\nprint(__name__, sys.argv)\nif sys.argv[1:]:\n    import other\nexit()"
     )
-    assert run_answer(1, ranks.__file__, "script.py", timeout=60).lines[0] == ("__main__ ['script.py']",)
+    assert run_answer(1, runner.__file__, "script.py", timeout=60).lines[0] == ("__main__ ['script.py']",)
     with pytest.raises(NotYet, match='division by zero, in line 4: "import other"'):
-        run_answer(1, ranks.__file__, "script.py", "more", timeout=60)
+        run_answer(1, runner.__file__, "script.py", "more", timeout=60)
 
 
 SHARE_A_CORE = """
 import os, threading, time
-from labkit.exercises import ranks
+from labkit.exercises.ranks import runner
 
 os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
 os.fork()
 os.fork()  # four processes, which compute on one core
 if os.getpid() == os.getpgrp():
     thread = threading.get_native_id()
-    began = ranks._clock(thread), time.monotonic()
+    began = runner._clock(thread), time.monotonic()
     while time.process_time() < 2:
         pass
-    print(ranks._clock(thread) - began[0], time.monotonic() - began[1])
+    print(runner._clock(thread) - began[0], time.monotonic() - began[1])
 else:
     while time.process_time() < 1:
         pass

@@ -23,8 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from labkit.exercises.outcomes import FAILED, REPORT, NotYet, expect
-from labkit.exercises.values import is_table, short
+from labkit.exercises.engine.outcomes import FAILED, REPORT, NotYet, expect
+from labkit.exercises.engine.values import is_table, short
 from labkit.mpi.launch import RankError, Run, run_ranks
 from labkit.system.paths import ROOT
 from labkit.testbed.testbed import SLEEP_WHILE_WAITING
@@ -339,7 +339,7 @@ def run_answer(ranks: int, script: Path, *args: Any, **options: Any) -> Run:
 
 
 def reports(run: Run) -> list[Any]:
-    """Return a probe's reports by rank; see `ranks.report`.
+    """Return a probe's reports by rank; see `ranks.runner.report`.
 
     Raises
     ------

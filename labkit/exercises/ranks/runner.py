@@ -4,7 +4,7 @@ A lab's probe runs on every rank. It gets the script's functions with `load`, ca
 findings with `report`; `answers.run_answer` and `answers.reports` read them. This module itself runs a whole script,
 watched:
 
-    mpirun -n 2 python ranks.py SCRIPT ARGUMENTS…
+    mpirun -n 2 python runner.py SCRIPT ARGUMENTS…
 
 It imports nothing slow, because every rank of every check imports it.
 """
@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
-from labkit.exercises.outcomes import FAILED, REPORT
+from labkit.exercises.engine.outcomes import FAILED, REPORT
 from labkit.system.stacks import stack_of
 
 LINE_LIMIT_S = 10.0  # for one line of the script, and by default for all; the slowest needs a fraction of a second
@@ -88,7 +88,7 @@ def watched(
         yield
     except BaseException as error:
         done.set()
-        from labkit.exercises.answers import failure  # takes a second, and only failures need it
+        from labkit.exercises.engine.answers import failure  # takes a second, and only failures need it
 
         message = failure(error, script=script)
         fail(f"{message}. {TRUNCATED_HINT}" if "Message truncated" in message else message, where)

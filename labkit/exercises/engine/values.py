@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.exercises.outcomes import expect, refuse
+from labkit.exercises.engine.outcomes import expect, refuse
 
 WIDTH = 80  # of a value in a message, in characters
 

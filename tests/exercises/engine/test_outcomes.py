@@ -1,6 +1,6 @@
 import pytest
 
-from labkit.exercises.outcomes import NotYet, hinting, refuse
+from labkit.exercises.engine.outcomes import NotYet, hinting, refuse
 
 
 @pytest.mark.parametrize(("specific", "hint"), [("", "of the block"), ("specific", "specific")])

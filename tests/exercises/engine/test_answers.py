@@ -9,10 +9,10 @@ import pytest
 import tensorflow as tf
 from hypothesis import strategies as st
 
-from labkit.exercises import answers
-from labkit.exercises.answers import call, failure, for_all, remember_lines
-from labkit.exercises.outcomes import NotYet
-from labkit.exercises.values import expect_equal
+from labkit.exercises.engine import answers
+from labkit.exercises.engine.answers import call, failure, for_all, remember_lines
+from labkit.exercises.engine.outcomes import NotYet
+from labkit.exercises.engine.values import expect_equal
 from labkit.mpi.launch import RankError
 
 

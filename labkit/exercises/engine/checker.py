@@ -38,7 +38,8 @@ from IPython import get_ipython
 from labkit.display import verdict
 from labkit.display.results import CHECK_FAILED, NOT_ATTEMPTED, NOT_YET, PASSED, Results
 from labkit.exercises import catalogue
-from labkit.exercises.answers import (
+from labkit.exercises.catalogue import Exercise
+from labkit.exercises.engine.answers import (
     Calls,
     answer_output,
     blame,
@@ -47,10 +48,9 @@ from labkit.exercises.answers import (
     remember_lines,
     restore_libraries,
 )
-from labkit.exercises.catalogue import Exercise
+from labkit.exercises.engine.outcomes import NotAttempted, NotYet, expect
+from labkit.exercises.engine.values import describe, short
 from labkit.exercises.moving import isolate, module_text
-from labkit.exercises.outcomes import NotAttempted, NotYet, expect
-from labkit.exercises.values import describe, short
 from labkit.system import files
 from labkit.system.errors import LabError
 from labkit.system.stacks import stack_of

@@ -13,10 +13,11 @@ import pytest
 import tensorflow as tf
 from hypothesis import strategies as st
 
-from labkit.exercises import answers, core
-from labkit.exercises.answers import call, for_all, remember_lines, run_answer
-from labkit.exercises.core import Checker, Lab
-from labkit.exercises.outcomes import expect
+from labkit.exercises.engine import answers
+from labkit.exercises.engine import checker as checker_module
+from labkit.exercises.engine.answers import call, for_all, remember_lines, run_answer
+from labkit.exercises.engine.checker import Checker, Lab
+from labkit.exercises.engine.outcomes import expect
 from labkit.system.errors import LabError
 from labkit_author import catalogue, sources
 
@@ -249,7 +250,7 @@ class Lazy(int):
 def test_exit_and_interrupt_end_only_the_answer(check, capsys, monkeypatch, answer):
     exits = []
     shell = type("Shell", (), {"ask_exit": lambda self: exits.append(1)})()  # as IPython's exit() calls it
-    monkeypatch.setattr(core, "get_ipython", lambda: shell)
+    monkeypatch.setattr(checker_module, "get_ipython", lambda: shell)
     exit_kernel = lambda: shell.ask_exit()  # noqa: E731
     text = f"def double(x):\n    {answer}\n"
     function = define(text, exit=exit_kernel, quit=exit_kernel, Lazy=Lazy)
@@ -328,7 +329,7 @@ def test_output_of_an_answer_is_quoted(check, capsys):
     ],
 )
 def test_answer_that_hangs_is_reported_with_its_line_and_the_lab_continues(check, capsys, monkeypatch, loop, line):
-    monkeypatch.setattr(core, "ANSWER_LIMIT_S", 1.0)
+    monkeypatch.setattr(checker_module, "ANSWER_LIMIT_S", 1.0)
     assert check(1, define(f"def double(x):\n    {loop}\n"))(5) == 10
     out = capsys.readouterr().out
     assert "not yet" in out
@@ -341,7 +342,7 @@ def test_answer_that_hangs_is_reported_with_its_line_and_the_lab_continues(check
 @pytest.mark.slow
 def test_slow_call_is_reported_with_the_number_of_calls_before_it(write_source, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(core, "ANSWER_LIMIT_S", 1.0)
+    monkeypatch.setattr(checker_module, "ANSWER_LIMIT_S", 1.0)
     lab = Lab("42")
 
     @lab.exercise(1, hints=("none",))
@@ -358,9 +359,9 @@ def test_slow_call_is_reported_with_the_number_of_calls_before_it(write_source, 
 
 @pytest.mark.slow
 def test_time_of_the_check_itself_does_not_count(write_source, capsys, monkeypatch):
-    monkeypatch.setattr(core, "ANSWER_LIMIT_S", 0.5)
+    monkeypatch.setattr(checker_module, "ANSWER_LIMIT_S", 0.5)
     monkeypatch.setattr(
-        core, "is_student_code", lambda file: file.startswith("<cell")
+        checker_module, "is_student_code", lambda file: file.startswith("<cell")
     )  # so that this file counts as the kit's
     lab = Lab("42")
 

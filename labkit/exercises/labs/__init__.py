@@ -1,0 +1,1 @@
+"""One module per lab: its exercises as data for the engine."""
