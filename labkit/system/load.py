@@ -174,16 +174,19 @@ def observe(
     root : Path
         Where proc/ and sys/ are; tests point it at synthetic trees.
     """
-    others = _new(where)
+    others = Contention(where, f"run {where} again") if where else Contention()
     machine = this_machine(root, _allowed() if root == Path("/") else None)
     used = set(machine.cpus if cpus is None else cpus)
-    with _gathering(others):
+    outer = _enclosing.set(others)
+    try:
         # Processes are read outside the measurement: thousands of them take a tenth of a second.
         before = _processes(root, {os.getpid(), *also})
         first = _cores(root, used)
         yield others
         last = _cores(root, used)
         after = _processes(root, {os.getpid(), *also}, before)
+    finally:
+        _enclosing.reset(outer)
     if others.inside:
         _sum_up(others)
     elif unknown or first is None or last is None:
@@ -194,30 +197,6 @@ def observe(
         _compare(others, machine, used, last.since(first), before, after)
     others.busy = others.busy or bool(others.doubt)
     _report_to_enclosing(others)
-
-
-@contextlib.contextmanager
-def combine(where: str = "") -> Iterator[Contention]:
-    """Combine the results of nested watches without reading counters: for blocks that cost next to nothing."""
-    others = _new(where)
-    with _gathering(others):
-        yield others
-    if others.inside:
-        _sum_up(others)
-        _report_to_enclosing(others)
-
-
-def _new(where: str) -> Contention:
-    return Contention(where, f"run {where} again") if where else Contention()
-
-
-@contextlib.contextmanager
-def _gathering(others: Contention) -> Iterator[None]:
-    outer = _enclosing.set(others)
-    try:
-        yield
-    finally:
-        _enclosing.reset(outer)
 
 
 def _report_to_enclosing(others: Contention) -> None:

@@ -14,7 +14,6 @@ from typing import IO, NamedTuple
 
 import psutil
 
-from labkit.system import load
 from labkit.system.errors import LabError
 from labkit.system.lifetime import end_with
 from labkit.system.paths import shown
@@ -38,8 +37,6 @@ class Completed(NamedTuple):
         Its exit status, or minus the number of the signal that ended it; None after a timeout.
     seconds : float
         The time from its start to its end.
-    others : load.Contention
-        Other work on the cores meanwhile.
     errors : tuple of str
         The lines on stderr, if that is separate.
     """
@@ -47,7 +44,6 @@ class Completed(NamedTuple):
     lines: tuple[str, ...]
     status: int | None
     seconds: float
-    others: load.Contention = load.Contention()
     errors: tuple[str, ...] = ()
 
     @property
@@ -88,19 +84,6 @@ def run(
     LabError
         If there is no such command.
     """
-    with load.observe() as others:
-        completed = _run(argv, env, cwd, timeout, on_line, separate_errors)
-    return completed._replace(others=others)
-
-
-def _run(
-    argv: Sequence[str | Path],
-    env: Mapping[str, object] | None,
-    cwd: Path | None,
-    timeout: float,
-    on_line: Callable[[str], None],
-    separate_errors: bool,
-) -> Completed:
     token = uuid.uuid4().hex
     variables = {**os.environ, **(env or {}), COMMAND_VARIABLE: token}
     began = time.monotonic()

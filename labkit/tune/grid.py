@@ -68,7 +68,7 @@ def undisturbed(objective: Callable[[dict[str, Any]], float]) -> Callable[[dict[
 
     def launch(settings: dict[str, Any]) -> float:
         for _ in range(ATTEMPTS):
-            with load.combine() as others:
+            with load.observe() as others:
                 metric = objective(settings)
             if not others.busy:
                 break

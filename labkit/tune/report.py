@@ -82,7 +82,7 @@ def confirm(
         Receives the round, "best" or "default", and the metric.
     """
     metrics: dict[str, list[float]] = {"best": [], "default": []}
-    with load.combine() as others:
+    with load.observe() as others:
         for number in range(1, rounds + 1):
             order = [("best", candidate), ("default", default)]
             for name, settings in order if number % 2 else order[::-1]:

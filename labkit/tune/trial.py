@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from labkit.system import lease, processes
+from labkit.system import load, processes
 from labkit.system.errors import LabError
 from labkit.tune.space import Knob
 
@@ -52,7 +52,7 @@ class Command:
             If it crashes, times out or prints no metric; includes its last lines.
         """
         env = {**self.env, **self.variables(settings)}
-        with lease.take():
+        with load.watch(show=False):
             completed = processes.run(self.full(settings), env, self.cwd, self.timeout)
         try:
             if completed.failure:

@@ -298,7 +298,7 @@ def test_interrupts_counted_as_ours_do_not_make_it_unknown(two):
 
 
 def test_nested_watches_are_weighted_and_an_unknown_one_makes_the_sum_unknown(two):
-    with load.combine("section 5") as both:
+    with observe("section 5", root=two.root) as both:
         with observe(root=two.root):
             two.work(30, mine=2)
         with observe(root=two.root):
@@ -323,7 +323,7 @@ def test_labs_name_the_section_to_run_again(source):
         if heading := re.match(r"# ## (\d+) ·", line):
             section = f"section {heading[1]}"
         # An entry of `consistency.repeated` names an earlier section: `("section 1", …)`.
-        named = re.findall(r'(?:(?<!\()|(?<=watch\()|(?<=combine\())"(section \d+)"', line)
+        named = re.findall(r'(?:(?<!\()|(?<=watch\())"(section \d+)"', line)
         watched += [(name, section) for name in named]
     assert [named for named, _ in watched] == [where for _, where in watched]
     assert bool(watched) == ("results.table(" in source.read_text())
