@@ -704,9 +704,10 @@ def test_a_kernel_of_the_same_name_elsewhere_is_not_started(tmp_path, monkeypatc
 
 
 @pytest.mark.slow
-def test_the_kernel_probe_prints_no_warnings():
-    probe = subprocess.run([sys.executable, probes.SCRIPTS / "kernel.py"], capture_output=True, text=True)
-    assert (probe.returncode, probe.stderr) == (0, "")
+def test_the_kernel_probe_prints_no_warnings_and_leaves_no_files(tmp_path):
+    command, environ = [sys.executable, probes.SCRIPTS / "kernel.py"], os.environ | {"TMPDIR": str(tmp_path)}
+    probe = subprocess.run(command, capture_output=True, text=True, env=environ)
+    assert (probe.returncode, probe.stderr, list(tmp_path.iterdir())) == (0, "", [])
 
 
 @pytest.mark.slow

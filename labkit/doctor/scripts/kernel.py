@@ -27,7 +27,7 @@ def main(args: list[str]) -> None:
             reply = client.execute_interactive("import os, sys", user_expressions=expressions, timeout=TIMEOUT_S)
         finally:
             client.stop_channels()
-            manager.shutdown_kernel(now=True)
+            manager.shutdown_kernel()  # not killed, so that it removes its temporary folder
     print(ast.literal_eval(reply["content"]["user_expressions"]["prefix"]["data"]["text/plain"]))
 
 
