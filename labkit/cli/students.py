@@ -138,7 +138,7 @@ def kernel(
     if prefix:
         os.umask(0o022)  # readable by the server's users
     spec = kernels.register(prefix)
-    probe = probes.try_python(probes.SCRIPTS / "kernel.py", spec.parents[1])
+    probe = probes.try_python("kernel.py", spec.parents[1])
     if probe.error:
         raise LabError(f"the kernel in {spec} does not start: {' '.join(probe.error.split())}. Run ./lab doctor.")
     print(f"The kernel {kernels.KERNEL['display_name']} works. Reload the server's page to see it: {spec}")

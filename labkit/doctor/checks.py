@@ -1,23 +1,36 @@
-"""Checks that turn facts about this machine into findings, fixes and a verdict on each lab. They do no I/O."""
+"""The checks of this machine: what each observes, its judgement with a remedy, and the verdict on each lab."""
 
 import dataclasses
+import os
+import platform
 import re
-from collections.abc import Callable, Mapping
+import shutil
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from importlib import metadata
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+from labkit.data import mnist
 from labkit.display import onednn
-from labkit.doctor import speed
 from labkit.doctor.labs import LABS, Lab
-from labkit.doctor.probes import NOT_TRIED, Facts, ProbeResult, gather
+from labkit.doctor.probes import ProbeResult, shadowing_mpi, try_command, try_network, try_python, try_ranks, try_slurm
+from labkit.mpi import torch_ranks
+from labkit.roofline import measure
+from labkit.system.errors import LabError
+from labkit.system.lease import usable_machine
 from labkit.system.machine import Machine
-from labkit.system.paths import shown
+from labkit.system.paths import ROOT, shown
 from labkit.system.progress import progress
+from labkit.system.words import plural
 
 Status = Literal["ok", "warn", "fail"]
+Judgement = tuple[Status, str, str]  # status, observation, remedy
 GIB = 2**30
-
+PREFIX = Path(sys.prefix).resolve()  # the environment that runs the doctor
 
 # Lab 07 runs up to 4 ranks. Each needs 0.75 GB of private memory with the 8,000 built-in digits, 0.95 GB with all of
 # MNIST; TensorFlow and Horovod take 0.63 GB of it before the first step (peak USS, TensorFlow 2.21 on x86-64; measured
@@ -28,29 +41,61 @@ MEMORY_RECOMMENDED_BYTES = 4 * 0.95e9 + 0.5e9
 # The labs' own files: checkpoints and timelines of some tens of MB, and MNIST once, 11 MB.
 DISK_NEEDED_BYTES = 0.2e9
 DISK_RECOMMENDED_BYTES = 1e9
+USUAL_SHARE = 0.7  # of its instruction's peak: a healthy machine's FP32 matmul reaches 0.9, and time plans allow 1.3×
 
 REBUILD = "rebuild the environment: `rm -rf .venv && ./lab setup`"
 REPORT = "search the web for that message, or report it with the output of `./lab doctor --json`"
+OTHER_CPU = "use a CPU (or, in a virtual machine, a CPU type) with AVX2"
+MORE_MEMORY = "use a machine with at least 4 GiB of memory, or raise the container's or job's limit to that"
+MEASURE_AGAIN = "`./lab roofline --again` while nothing else runs"
+SPEED_UP = (
+    f"{MEASURE_AGAIN}; if it is still slow, check power saving (a laptop's plug and profile), other VMs on the same "
+    "host (`st` in `top`), and the container's or job's limits on cores"
+)
 # Errors caused by a missing or damaged package file or kernel.
 _MISSING = re.compile(
-    "No .* named|cannot import name|has not been built|cannot open shared|undefined symbol|too short|ELF"
+    "No .* named|cannot import name|has not been built|cannot open shared|undefined symbol|too short|ELF|not in this "
+    "environment"
 )
+NOT_TRIED = ProbeResult(error="not tried in a quick check")
 
 
-class Finding(NamedTuple):
-    """The result of one check.
+@dataclass(frozen=True)
+class Facts:
+    """What the checks judge: this machine, its environment variables, and each check's observation by name."""
+
+    machine: Machine
+    environ: Mapping[str, str]
+    observed: Mapping[str, Any]
+
+
+class Check(NamedTuple):
+    """One check.
 
     Attributes
     ----------
-    name : str
-        The check, a key of `CHECKS`.
-    status : {"ok", "warn", "fail"}
-        Whether the labs can run.
-    seen : str
-        The observation; for a failed probe, its last lines.
-    fix : str
-        The remedy; empty if none is needed.
+    name, group : str
+        Its name, and the row of the report that it shares with others when it passes.
+    judge : callable
+        Return status, observation and remedy, from the facts and this check's own observation. It does no I/O.
+    observe : callable
+        Inspect or try something. The default observes nothing: the machine is enough.
+    cost : {"", "seconds", "ranks"}
+        A quick examination leaves out checks that take seconds, or also start ranks.
+    all_labs : bool
+        Whether all labs need it; otherwise those that name it.
     """
+
+    name: str
+    group: str
+    judge: Callable[[Facts, Any], Judgement]
+    observe: Callable[[], Any] = lambda: None
+    cost: Literal["", "seconds", "ranks"] = ""
+    all_labs: bool = False
+
+
+class Finding(NamedTuple):
+    """The result of one check: its name, status, observation (a failed probe's last lines) and remedy, if needed."""
 
     name: str
     status: Status
@@ -102,32 +147,24 @@ class Report:
         }
 
 
-# A check takes the facts and returns status, observation and fix.
-
-Judgement = tuple[Status, str, str]
-OTHER_CPU = "use a CPU (or, in a virtual machine, a CPU type) with AVX2"
-MORE_MEMORY = "use a machine with at least 4 GiB of memory, or raise the container's or job's limit to that"
-AND_RESTART = ", then restart JupyterLab from that shell"
-
-
 def _unset(*variables: str) -> str:
-    return f"`unset {' '.join(variables)}`{AND_RESTART}"
+    return f"`unset {' '.join(variables)}`, then restart JupyterLab from that shell"
 
 
-def _system(facts: Facts) -> Judgement:
-    if facts.system in ("Linux x86_64", "Linux aarch64"):
-        return "ok", facts.system, ""
-    return "fail", facts.system, "use Linux on x86-64 or Arm64: another machine, a virtual machine, or WSL 2 on Windows"
+def _system(facts: Facts, system: str) -> Judgement:
+    if system in ("Linux x86_64", "Linux aarch64"):
+        return "ok", system, ""
+    return "fail", system, "use Linux on x86-64 or Arm64: another machine, a virtual machine, or WSL 2 on Windows"
 
 
-def _python(facts: Facts) -> Judgement:
-    seen = f"{facts.python} in {shown(Path(facts.prefix))}"
-    if not facts.python.startswith(("3.11.", "3.12.", "3.13.")):
+def _python(facts: Facts, version: str) -> Judgement:
+    seen = f"{version} in {shown(PREFIX)}"
+    if not version.startswith(("3.11.", "3.12.", "3.13.")):
         return "fail", f"{seen}; the packages are locked for 3.11 to 3.13", REBUILD
     return "ok", seen, ""
 
 
-def _cores(facts: Facts) -> Judgement:
+def _cores(facts: Facts, _: None) -> Judgement:
     cores, quota, usable = len(facts.machine.cores), facts.machine.quota, facts.machine.usable_cores
     limit = f" of {cores}: the CPU quota is {quota:g}" if quota is not None and quota < cores else ""
     if unequal := facts.machine.unequal_cores:
@@ -140,27 +177,26 @@ def _cores(facts: Facts) -> Judgement:
     return "warn", seen, "use a machine, virtual machine or job with at least 2 cores (in Slurm: -c 2)"
 
 
-def _memory(facts: Facts) -> Judgement:
+def _memory(facts: Facts, _: None) -> Judgement:
     total, free = facts.machine.memory, facts.machine.memory_free
     seen = f"{total / GIB:.1f} GiB, {free / GIB:.1f} free"
     if total < MEMORY_NEEDED_BYTES:
-        seen += f"; 4 ranks and a notebook need {MEMORY_NEEDED_BYTES / GIB:.1f}"
-        return "fail", seen, MORE_MEMORY
+        return "fail", f"{seen}; 4 ranks and a notebook need {MEMORY_NEEDED_BYTES / GIB:.1f}", MORE_MEMORY
     if free < MEMORY_RECOMMENDED_BYTES:
         seen += f"; 4 ranks with all of MNIST and a notebook need {MEMORY_RECOMMENDED_BYTES / GIB:.1f}"
         return "warn", seen, "shut down kernels and programs you don't need"
     return "ok", seen, ""
 
 
-def _disk(facts: Facts) -> Judgement:
-    seen = f"{facts.disk_free / GIB:.1f} GiB free"
-    if facts.disk_free >= DISK_RECOMMENDED_BYTES:
+def _disk(facts: Facts, free: int) -> Judgement:
+    seen = f"{free / GIB:.1f} GiB free"
+    if free >= DISK_RECOMMENDED_BYTES:
         return "ok", seen, ""
-    status: Status = "fail" if facts.disk_free < DISK_NEEDED_BYTES else "warn"
+    status: Status = "fail" if free < DISK_NEEDED_BYTES else "warn"
     return status, seen, "free 1 GiB on the disk of this folder: the labs write checkpoints"
 
 
-def _instruction_sets(facts: Facts) -> Judgement:
+def _instruction_sets(facts: Facts, _: None) -> Judgement:
     isa = facts.machine.isa
     if "NEON" in isa:
         return "ok", f"{', '.join(isa)} (Arm); no AVX, VNNI, BF16 or AMX, which some labs use", ""
@@ -175,18 +211,47 @@ def _instruction_sets(facts: Facts) -> Judgement:
     return "ok", f"{present}; no {absent}" if absent else present, ""
 
 
-def _numa(facts: Facts) -> Judgement:
+def _stored_limits() -> measure.Limits | None:
+    """Return this machine's stored limits, or None if it was not measured."""
+    try:
+        measured = measure.path_for(measure.conditions(usable_machine()), measure.CACHE).exists()
+    except metadata.PackageNotFoundError:  # a broken environment, which other checks report
+        return None
+    return measure.limits() if measured else None
+
+
+def _speed(facts: Facts, limits: measure.Limits | None) -> Judgement:
+    if limits is None:
+        return "ok", "not measured (`./lab roofline` on an idle machine, about 20 s)", ""
+    matmul, peak = limits.peak("float32"), limits.instructions.get("float32")
+    seen = f"{matmul:,.0f} GFLOP/s in FP32"
+    if peak is None:
+        return "ok", f"{seen}; comparing it with the CPU's peak needs a C compiler and AVX2", ""
+    share, cores = matmul / peak["speed"], plural(facts.machine.usable_cores, "core")
+    seen += f", {share:.0%} of the {peak['instruction']} peak of {cores} ({peak['speed']:,.0f})"
+    if limits.others.busy:
+        return "warn", f"{seen}, but other work used the cores", MEASURE_AGAIN
+    return (
+        ("ok", seen, "") if share >= USUAL_SHARE else ("warn", f"{seen}; at least {USUAL_SHARE:.0%} is usual", SPEED_UP)
+    )
+
+
+def _numa(facts: Facts, _: None) -> Judgement:
     nodes = facts.machine.numa
     sizes = " + ".join(str(len(node)) for node in nodes)
     return "ok", f"{len(nodes)} nodes, {sizes} CPUs" if len(nodes) > 1 else "1 node", ""
 
 
-def _numactl(facts: Facts) -> Judgement:
-    if facts.numactl is None:
+def _try_numactl() -> ProbeResult | None:
+    return try_command("numactl", "--interleave=all", "true") if shutil.which("numactl") else None
+
+
+def _numactl(facts: Facts, probe: ProbeResult | None) -> Judgement:
+    if probe is None:
         seen, fix = "not installed", "`sudo apt-get install numactl`, or your distribution's package"
-    elif facts.numactl.error:
+    elif probe.error:
         # Docker's default profile requires this capability: docs.docker.com/engine/security/seccomp, set_mempolicy.
-        seen, fix = facts.numactl.error, "permit it in the container: `docker run --cap-add SYS_NICE`"
+        seen, fix = probe.error, "permit it in the container: `docker run --cap-add SYS_NICE`"
     else:
         return "ok", "can interleave memory over NUMA nodes", ""
     if len(facts.machine.numa) == 1:
@@ -194,45 +259,52 @@ def _numactl(facts: Facts) -> Judgement:
     return "warn", seen, fix
 
 
-def _tensorflow(facts: Facts) -> Judgement:
-    probe = facts.onednn
-    if probe.error and {"AVX", "NEON"}.isdisjoint(facts.machine.isa):
+def _tensorflow(facts: Facts, probe: ProbeResult) -> Judgement:
+    if probe.error and probe != NOT_TRIED and {"AVX", "NEON"}.isdisjoint(facts.machine.isa):
         return "fail", probe.error, OTHER_CPU
-    return _judge_probe(facts, probe._replace(output=probe.output.partition("\n")[0].removeprefix("TensorFlow ")))
-
-
-def _onednn(facts: Facts) -> Judgement:
-    if facts.onednn.error:
-        return "fail", "not tried, as TensorFlow failed", _tensorflow(facts)[2]
+    if probe.error:
+        return _judge(facts, probe)
+    version, *log = probe.output.splitlines()
     # With oneDNN off, the log is not empty: Eigen's matmuls still call the library ("gemm_api").
-    if re.search("^onednn_verbose,.*exec,cpu,convolution", facts.onednn.output, re.MULTILINE):
-        log = onednn.describe(facts.onednn.output.splitlines())
-        version, threads, isa = (log.get(key, "unknown") for key in ("version", "threads", "isa"))
-        return "ok", f"{version}, enabled, {threads.partition(',')[0]} runtime, {isa}", ""
-    return "warn", "disabled: a convolution ran without it", REPORT
+    if not any(re.match("onednn_verbose,.*exec,cpu,convolution", line) for line in log):
+        return "warn", f"{version}; oneDNN is disabled: a convolution ran without it", REPORT
+    found = onednn.describe(log)
+    library, threads, isa = (found.get(key, "unknown") for key in ("version", "threads", "isa"))
+    return "ok", f"{version} with oneDNN {library}, {threads.partition(',')[0]} runtime, {isa}", ""
 
 
-def _mpi(facts: Facts) -> Judgement:
-    if facts.mpirun is None:
+class Mpi(NamedTuple):
+    """This environment's `mpirun`, if any, and the folder in LD_LIBRARY_PATH whose library shadows its own."""
+
+    mpirun: str | None
+    shadowed_by: str | None
+
+
+def _find_mpi() -> Mpi:
+    library_path = os.environ.get("LD_LIBRARY_PATH", "")
+    return Mpi(shutil.which("mpirun", path=PREFIX / "bin"), shadowing_mpi(library_path, PREFIX / "lib"))
+
+
+def _mpi(facts: Facts, mpi: Mpi) -> Judgement:
+    if mpi.mpirun is None:
         return "fail", "no mpirun in this environment", REBUILD
     if conflict := _other_mpi(facts):
         return "warn", *conflict
-    return "ok", shown(Path(facts.mpirun)), ""
+    return "ok", shown(Path(mpi.mpirun)), ""
 
 
 def _other_mpi(facts: Facts) -> tuple[str, str] | None:
-    """Return a conflict with another MPI's variables, in words, and its fix."""
-    if facts.other_mpi:
-        seen = f"LD_LIBRARY_PATH puts {facts.other_mpi}/libmpi.so.12 before this environment's"
-        return seen, _unset("LD_LIBRARY_PATH")
+    """Return a conflict with another MPI's variables, in words, and its remedy."""
+    if folder := facts.observed["MPI"].shadowed_by:
+        return f"LD_LIBRARY_PATH puts {folder}/libmpi.so.12 before this environment's", _unset("LD_LIBRARY_PATH")
     # A cluster may set them for its own MPI, or for multi-node jobs, where this MPI needs them.
     if names := sorted(name for name in facts.environ if name.startswith("UCX_")):
         return f"reads variables that may be set for another MPI: {', '.join(names)}", _unset(*names)
     return None
 
 
-def _fix_of_probe(facts: Facts, error: str) -> str:
-    """Return the fix for a failed probe: first for outside causes, then for the environment itself."""
+def _remedy(facts: Facts, error: str) -> str:
+    """Return the remedy for a failed probe: first for outside causes, then for the environment itself."""
     if "SIGKILL" in error:
         return MORE_MEMORY
     if "`unset ${!SLURM_*}`" in error:
@@ -246,102 +318,113 @@ def _fix_of_probe(facts: Facts, error: str) -> str:
     return REBUILD if _MISSING.search(error) else REPORT
 
 
-def _judge_probe(facts: Facts, probe: ProbeResult) -> Judgement:
-    return ("fail", probe.error, _fix_of_probe(facts, probe.error)) if probe.error else ("ok", probe.output, "")
+def _judge(facts: Facts, probe: ProbeResult) -> Judgement:
+    """Judge a probe that labs need to succeed."""
+    if probe == NOT_TRIED:
+        return "warn", probe.error, "`./lab doctor` tries it"
+    return ("fail", probe.error, _remedy(facts, probe.error)) if probe.error else ("ok", probe.output, "")
 
 
-def _optional(probe: ProbeResult, prefix: str = "") -> Judgement:
-    """Judge an optional feature; the first sentence of the probe's error is the observation, the rest the fix."""
+def _optional(facts: Facts, probe: ProbeResult, prefix: str = "") -> Judgement:
+    """Judge an optional feature; the first sentence of the probe's error is the observation, the rest the remedy."""
     if not probe.error:
         return "ok", probe.output, ""
     seen, _, fix = probe.error.partition(". ")
     return "warn", prefix + seen.removesuffix("."), fix.removesuffix(".")
 
 
-def _kernel(facts: Facts) -> Judgement:
-    prefix = facts.kernel.output
-    if not facts.kernel.error and prefix == facts.prefix:
-        return "ok", "runs in this environment", ""
-    seen = facts.kernel.error or f"runs in {prefix}, not in this environment"
-    return "fail", seen, _fix_of_probe(facts, seen) if facts.kernel.error else REBUILD
+def _daal4py(facts: Facts, probe: ProbeResult) -> Judgement:
+    if "NEON" in facts.machine.isa:
+        return "fail", "not available: it has no package for Arm", "use an x86-64 machine for lab 09"
+    return _judge(facts, probe)
 
 
-def _labs_data(facts: Facts) -> Judgement:
-    if isinstance(facts.data, str):
-        return "fail", facts.data, "set LAB_DATA to the data folder, or unset it"
-    if damaged := [file for file in facts.data if file.state == "damaged"]:
+def _try_kernel() -> ProbeResult:
+    probe = try_python("kernel.py")
+    if probe.error or probe.output == str(PREFIX):
+        return probe._replace(output="runs in this environment")
+    return ProbeResult(error=f"runs in {probe.output}, not in this environment")
+
+
+def _find_data() -> Sequence[mnist.FileStatus] | str:
+    try:
+        return mnist.status()
+    except LabError as error:
+        return str(error)
+
+
+def _data(facts: Facts, data: Sequence[mnist.FileStatus] | str) -> Judgement:
+    if isinstance(data, str):
+        return "fail", data, "set LAB_DATA to the data folder, or unset it"
+    if damaged := [file for file in data if file.state == "damaged"]:
         seen = "\n".join(f"{shown(file.path)} is damaged: {file.detail}" for file in damaged)
         return "fail", seen, damaged[0].fix
-    intact = [file.name for file in facts.data if file.state == "intact"]
-    if missing := [file for file in facts.data if file.state == "missing" and file.fix]:  # no fix: not needed
+    if missing := [file for file in data if file.state == "missing" and file.fix]:  # no fix: not needed
         return "warn", f"no {missing[0].name}: {missing[0].detail}", missing[0].fix
-    return "ok", f"{', '.join(intact)}, intact", ""
+    return "ok", f"{', '.join(file.name for file in data if file.state == 'intact')}, intact", ""
 
 
-# To add a check, add a line here and its name to a group in `view.GROUPS`.
-CHECKS: dict[str, Callable[[Facts], Judgement]] = {
-    "system": _system,
-    "Python": _python,
-    "cores": _cores,
-    "memory": _memory,
-    "disk": _disk,
-    "ISA": _instruction_sets,
-    "speed": lambda facts: speed.judge(facts.limits, facts.machine, facts.shares),
-    "NUMA": _numa,
-    "numactl": _numactl,
-    "TensorFlow": _tensorflow,
-    "oneDNN": _onednn,
-    "MPI": _mpi,
-    "network": lambda facts: _optional(facts.network, "no nodes with wires between them: "),
-    "Horovod": lambda facts: _judge_probe(facts, facts.horovod),
-    "Slurm": lambda facts: _optional(facts.slurm, "no cluster, and none can run on this machine: "),
-    "daal4py": lambda facts: _judge_probe(facts, facts.daal4py),
-    "OpenVINO": lambda facts: _judge_probe(facts, facts.openvino),
-    "PyTorch": lambda facts: _optional(facts.torch),
-    "data": _labs_data,
-    "JupyterLab": lambda facts: _judge_probe(facts, facts.jupyterlab),
-    "kernel": _kernel,
-}
-
-
-# The checks that depend on a probe, and the probe's field in `Facts`.
-PROBE_OF = {
-    "TensorFlow": "onednn",
-    "oneDNN": "onednn",
-    "Horovod": "horovod",
-    "daal4py": "daal4py",
-    "OpenVINO": "openvino",
-    "JupyterLab": "jupyterlab",
-    "kernel": "kernel",
-}
+CHECKS = (
+    Check("system", "machine", _system, lambda: f"{platform.system()} {platform.machine()}", all_labs=True),
+    Check("cores", "machine", _cores),
+    Check("memory", "machine", _memory),
+    Check("disk", "machine", _disk, lambda: shutil.disk_usage(ROOT).free, all_labs=True),
+    Check("NUMA", "machine", _numa),
+    Check("numactl", "machine", _numactl, _try_numactl),
+    Check("ISA", "CPU", _instruction_sets),
+    Check("speed", "CPU", _speed, _stored_limits),
+    Check("Python", "Python", _python, platform.python_version, all_labs=True),
+    Check("JupyterLab", "Python", _judge, partial(try_python, "-mjupyterlab", "--version"), "seconds", all_labs=True),
+    Check("kernel", "Python", _judge, _try_kernel, "seconds", all_labs=True),
+    Check("TensorFlow", "packages", _tensorflow, partial(try_python, "onednn.py"), "seconds"),
+    Check("Horovod", "packages", _judge, partial(try_ranks, "allreduce_horovod.py"), "ranks"),
+    Check("daal4py", "packages", _daal4py, partial(try_ranks, "allreduce_daal4py.py"), "ranks"),
+    Check("OpenVINO", "packages", _judge, partial(try_python, "openvino_matmul.py"), "seconds"),
+    Check("PyTorch", "packages", _optional, lambda: ProbeResult(torch_ranks.version(), torch_ranks.obstacle())),
+    Check("MPI", "parallel", _mpi, _find_mpi),
+    Check("network", "parallel", partial(_optional, prefix="no nodes with wires between them: "), try_network),
+    Check("Slurm", "parallel", partial(_optional, prefix="no cluster, and none can run on this machine: "), try_slurm),
+    Check("data", "data", _data, _find_data),
+)
 
 
 def examine(quick: bool = False) -> Report:
     """Examine this machine. It takes about half a minute, with progress messages.
 
-    A quick examination takes a second and runs no probes.
+    A quick examination takes a second, and starts no TensorFlow, ranks or kernel.
     """
     with progress("Checking this machine …") as report_step:
-        facts = gather(lambda step: report_step(f"Trying {step} …"), quick)
-    return judge(facts)
+        return judge(observe(report_step, quick))
 
 
-def judge(facts: Facts, labs: tuple[Lab, ...] = LABS) -> Report:
+def observe(report_step: Callable[[str], None], quick: bool = False) -> Facts:
+    """Make all checks' observations; in a quick examination, checks with a cost are `NOT_TRIED`."""
+    observed = {check.name: NOT_TRIED if check.cost else check.observe() for check in CHECKS}
+    if not quick:
+        # Ranks start from this thread, so that an interrupt ends them at once. The other probes run concurrently with
+        # them, one at a time, as two cores can't run more.
+        pool = ThreadPoolExecutor(max_workers=1)
+        try:
+            others = {check.name: pool.submit(check.observe) for check in CHECKS if check.cost == "seconds"}
+            for check in (check for check in CHECKS if check.cost == "ranks"):
+                report_step(f"Trying {check.name} on 2 ranks, and {', '.join(others)} …")
+                observed[check.name] = check.observe()
+            observed |= {name: future.result() for name, future in others.items()}
+        finally:
+            pool.shutdown(cancel_futures=True)
+    return Facts(usable_machine(), dict(os.environ), observed)
+
+
+def judge(facts: Facts, labs: Sequence[Lab] = LABS) -> Report:
     """Turn facts into findings, and findings into a verdict on each lab."""
-    findings = {name: _find(name, facts) for name in CHECKS}
-    return Report(facts.machine, tuple(findings.values()), tuple(_verdict(lab, findings) for lab in labs))
+    findings = tuple(Finding(check.name, *check.judge(facts, facts.observed[check.name])) for check in CHECKS)
+    return Report(facts.machine, findings, tuple(_verdict(lab, findings) for lab in labs))
 
 
-def _find(name: str, facts: Facts) -> Finding:
-    if name == "daal4py" and facts.system == "Linux aarch64":
-        return Finding(name, "fail", "not available: it has no package for Arm", "use an x86-64 machine for lab 09")
-    if name in PROBE_OF and getattr(facts, PROBE_OF[name]) == NOT_TRIED:
-        return Finding(name, "warn", NOT_TRIED.error, "`./lab doctor` tries it")
-    return Finding(name, *CHECKS[name](facts))
-
-
-def _verdict(lab: Lab, findings: Mapping[str, Finding]) -> Verdict:
-    if failed := tuple(findings[name] for name in lab.needs if findings[name].status == "fail"):
+def _verdict(lab: Lab, findings: Sequence[Finding]) -> Verdict:
+    needs = {*lab.needs, *(check.name for check in CHECKS if check.all_labs)}
+    if failed := tuple(finding for finding in findings if finding.name in needs and finding.status == "fail"):
         return Verdict(lab.name, "fail", failed)
-    limiting = tuple(findings[name] for name in (*lab.needs, *lab.better_with) if findings[name].status != "ok")
+    relevant = needs.union(lab.better_with)
+    limiting = tuple(finding for finding in findings if finding.name in relevant and finding.status != "ok")
     return Verdict(lab.name, "warn" if limiting else "ok", limiting)

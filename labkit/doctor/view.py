@@ -6,21 +6,12 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from labkit.doctor.checks import GIB, Report
+from labkit.doctor.checks import CHECKS, GIB, Report
 from labkit.system.tables import plain_table
 from labkit.system.words import plural
 
 STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 VERDICTS = {"warn": "can run, but check: ", "fail": "cannot run: "}
-# Checks that pass share a row with the others of their group.
-GROUPS = {
-    "machine": ("system", "cores", "memory", "disk", "NUMA", "numactl"),
-    "CPU": ("ISA", "speed"),
-    "Python": ("Python", "JupyterLab", "kernel"),
-    "packages": ("TensorFlow", "oneDNN", "Horovod", "daal4py", "OpenVINO", "PyTorch"),
-    "parallel": ("MPI", "network", "Slurm"),
-    "data": ("data",),
-}
 
 
 def render(report: Report, console: Console, short: bool = False) -> None:
@@ -36,12 +27,14 @@ def render(report: Report, console: Console, short: bool = False) -> None:
     )
     checks = _columns(3)
     if not short:
-        passed = {finding.name: finding.seen for finding in report.findings if finding.status == "ok"}
-        for group, names in GROUPS.items():
-            if seen := [
-                passed[name] if name == group else f"{name}: {passed[name]}" for name in names if name in passed
-            ]:
-                checks.add_row(Text("ok", STYLES["ok"]), group, Text(" · ".join(seen)))
+        groups: dict[str, list[str]] = {check.group: [] for check in CHECKS}
+        for check, finding in zip(CHECKS, report.findings, strict=True):
+            if finding.status == "ok":
+                name = "" if finding.name == check.group else f"{finding.name}: "
+                groups[check.group].append(name + finding.seen)
+        for group, passed in groups.items():
+            if passed:
+                checks.add_row(Text("ok", STYLES["ok"]), group, Text(" · ".join(passed)))
     for finding in report.findings:
         if finding.status != "ok":
             text = Text(f"{finding.seen}\nfix: {finding.fix}" if finding.fix else finding.seen)
