@@ -6,7 +6,7 @@ from typing import Literal
 
 from labkit.models.registry import MODELS, Dataset
 
-OptimizerName = Literal["sgd", "momentum", "rmsprop", "adam"]
+OptimizerName = Literal["sgd", "rmsprop"]
 VariableUpdate = Literal["parameter_server", "replicated", "horovod"]
 Device = Literal["cpu"]
 DataFormat = Literal["NHWC", "NCHW"]
@@ -43,8 +43,8 @@ class BenchConfig:
         Whether oneDNN is on; None leaves it to TensorFlow.
     num_intra_threads, num_inter_threads : int
         TensorFlow's threads; 0 leaves them to TensorFlow.
-    kmp_blocktime, kmp_affinity, kmp_settings : str or None
-        The OpenMP variables of the same names.
+    kmp_blocktime : str or None
+        The OpenMP variable of the same name.
     json, trace_file : Path or None
         Files to write: the result, one step's timeline.
     configurations : tuple of str
@@ -73,8 +73,6 @@ class BenchConfig:
     num_intra_threads: int = 0
     num_inter_threads: int = 0
     kmp_blocktime: str | None = None
-    kmp_affinity: str | None = None
-    kmp_settings: str | None = None
     json: Path | None = None
     trace_file: Path | None = None
     configurations: tuple[str, ...] = ()

@@ -23,7 +23,8 @@ Write flags as --name=value or --name value; switch off flags without a value wi
 
 TORCH_MODELS = ("resnet50", "resnet50_v1.5", "resnet101", "mnist")
 _TENSORFLOW_ONLY = (
-    *("variable_update", "data_format", "fused_batch_norm", "fused_shortcuts", "xla_compile", "mkl", "trace_file"),
+    *("optimizer", "variable_update", "data_format", "fused_batch_norm", "fused_shortcuts", "xla_compile", "mkl"),
+    "trace_file",
 )
 
 
@@ -47,9 +48,8 @@ def parse(args: Sequence[str]) -> BenchConfig:
     if config.data_format == "NCHW" and config.mkl is False:
         command_line.error("--data_format=NCHW needs oneDNN: on a CPU, TensorFlow's own kernels support only NHWC.")
     if config.framework == "pytorch":
-        if config.model not in TORCH_MODELS or config.optimizer not in ("sgd", "momentum"):
-            models = ", ".join(TORCH_MODELS)
-            command_line.error(f"--framework=pytorch supports models {models}; optimizers sgd, momentum.")
+        if config.model not in TORCH_MODELS:
+            command_line.error(f"--framework=pytorch supports the models {', '.join(TORCH_MODELS)}.")
         if unsupported := [name for name in _TENSORFLOW_ONLY if getattr(config, name) != getattr(BenchConfig(), name)]:
             command_line.error(f"--framework=pytorch doesn't support --{unsupported[0]}.")
     elif config.torch_compile:
@@ -71,18 +71,16 @@ def as_flags(config: BenchConfig, without: Sequence[str] = ()) -> list[str]:
 
 def set_variables(config: BenchConfig) -> None:
     """Set environment variables for the flags. TensorFlow, oneDNN, OpenMP and PyTorch read them once, at start-up."""
-    variables = {
-        "KMP_BLOCKTIME": config.kmp_blocktime,
-        "KMP_AFFINITY": config.kmp_affinity,
-        "KMP_SETTINGS": config.kmp_settings,
-    }
+    variables = {}
+    if config.kmp_blocktime is not None:
+        variables["KMP_BLOCKTIME"] = config.kmp_blocktime
     if config.mkl is not None:
         variables["TF_ENABLE_ONEDNN_OPTS"] = str(int(config.mkl))
     if config.variable_update != "horovod":  # Horovod needs Keras; the networks here don't
         variables["TF_USE_LEGACY_KERAS"] = "1"  # then TensorFlow doesn't import Keras, half of its start-up time
     if config.mkl and config.num_intra_threads:
         variables["OMP_NUM_THREADS"] = str(config.num_intra_threads)
-    os.environ.update({name: value for name, value in variables.items() if value is not None})
+    os.environ.update(variables)
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(paths.STATE / "torch-compile"))  # compiled code
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # two lines from before absl starts remain
 
@@ -126,8 +124,6 @@ def parser() -> Parser:
     group.add_argument("--num_intra_threads", type=count_or_0, metavar="N", help="0: TensorFlow's choice (0)")
     group.add_argument("--num_inter_threads", type=count_or_0, metavar="N", help="0: TensorFlow's choice (0)")
     group.add_argument("--kmp_blocktime", metavar="MS", help="OpenMP builds: ms a thread spins before it sleeps")
-    group.add_argument("--kmp_affinity", metavar="TEXT", help="OpenMP builds: thread affinity")
-    group.add_argument("--kmp_settings", metavar="0|1", help="OpenMP builds: print all settings at start-up")
 
     group = parser.add_argument_group("output")
     group.add_argument("--json", type=Path, metavar="FILE", help="step times, machine, versions and settings")

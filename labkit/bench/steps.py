@@ -8,17 +8,14 @@ import tensorflow as tf
 from labkit.bench.config import OptimizerName
 from labkit.models.losses import cross_entropy, l2_loss
 from labkit.models.networks import Network
-from labkit.models.optimizers import Adam, GradientDescent, Momentum, Optimizer, RMSProp
+from labkit.models.optimizers import GradientDescent, Optimizer, RMSProp
 
 Step = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 
 _OPTIMIZERS: dict[OptimizerName, Callable[[list[tf.Variable]], Optimizer]] = {
     "sgd": GradientDescent,
-    "momentum": Momentum,
     "rmsprop": RMSProp,
-    "adam": Adam,
 }
-_ADAM_RATE = 0.1  # relative to the others' rate, since Adam's steps don't scale with the gradients
 
 
 def make_forward_step(network: Network) -> Step:
@@ -37,7 +34,6 @@ def make_train_step(network: Network, optimizer: OptimizerName, rate: float, dec
     ranks.
     """
     chosen = _OPTIMIZERS[optimizer](network.weights)
-    rate = _ADAM_RATE * rate if optimizer == "adam" else rate
 
     def step(images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
         with tf.GradientTape() as tape:

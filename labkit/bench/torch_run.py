@@ -33,7 +33,6 @@ def make_step(network: nn.Module, config: BenchConfig) -> Callable[[torch.Tensor
     optimizer = torch.optim.SGD(
         [{"params": kernels, "weight_decay": WEIGHT_DECAY}, {"params": vectors}],
         lr=LEARNING_RATE,
-        momentum=0.9 if config.optimizer == "momentum" else 0.0,
         fused=True,
     )
     network.train(not config.forward_only)

@@ -79,36 +79,6 @@ class RMSProp:
             )
 
 
-class Adam:
-    """Adam (Kingma and Ba 2014, arXiv 1412.6980), with the paper's constants."""
-
-    BETAS = 0.9, 0.999
-    EPSILON = 1e-8
-
-    def __init__(self, weights: Sequence[tf.Variable]):
-        self.weights = weights
-        self.means, self.squares = _slots(weights, "mean"), _slots(weights, "square")
-        self.powers = [tf.Variable(beta, trainable=False) for beta in self.BETAS]
-
-    def apply(self, gradients: Sequence[tf.Tensor], rate: tf.Tensor | float) -> None:
-        """Update the weights, their means and mean squares by one step."""
-        for w, m, s, g in zip(self.weights, self.means, self.squares, gradients, strict=True):
-            tf.raw_ops.ResourceApplyAdam(
-                var=w.handle,
-                m=m.handle,
-                v=s.handle,
-                beta1_power=self.powers[0],
-                beta2_power=self.powers[1],
-                lr=rate,
-                beta1=self.BETAS[0],
-                beta2=self.BETAS[1],
-                epsilon=self.EPSILON,
-                grad=g,
-            )
-        for power, beta in zip(self.powers, self.BETAS, strict=True):
-            power.assign(beta * power)
-
-
 def trust_ratio(weight: tf.Tensor, gradient: tf.Tensor, weight_decay: float) -> tf.Tensor:
     """Return the LARS factor for a layer: 0.001·‖w‖ / (‖g‖ + d·‖w‖); 1 if either norm is 0."""
     weight_norm, gradient_norm = tf.norm(weight), tf.norm(gradient)
