@@ -185,8 +185,8 @@ def test_a_changed_lock_sets_up_again(checkout, lock):
     checkout.run("setup")
     with (checkout.folder / lock).open("a") as file:
         file.write("\n")
-    assert "Setting up" in checkout.run("doctor")[1]
-    assert "Setting up" in checkout.run("setup")[1], "setup always checks everything"
+    assert "Updating the packages" in checkout.run("doctor")[1]
+    assert "Updating the packages" in checkout.run("setup")[1], "setup always checks everything"
 
 
 def test_a_moved_checkout_rebuilds_its_environment(checkout, tmp_path):
@@ -295,6 +295,29 @@ def test_a_command_adds_its_package_groups_permanently(checkout, words, groups):
         assert checkout.run(*command)[0] == 0
     assert checkout.groups() == groups
     assert checkout.made().count("packages") == 2
+
+
+def test_a_group_that_cannot_be_installed_leaves_the_kit_usable(checkout):
+    """Without a network, say: the students' commands run, and the same command later adds the group."""
+    checkout.run("setup")
+    checkout.touch("fails-packages")
+    for command in (["room", "status"], ["test", "--fast"], ["setup", "--classroom"]):
+        code, out, err = checkout.run(*command)
+        assert (code, "3 GB" in out) == (2, False)
+        assert re.search(r"; \./lab setup --(author|classroom) resumes\.$", err)
+        assert checkout.run("start") == (0, "labkit start\n", "")
+    (checkout.folder / "fails-packages").unlink()
+    assert checkout.run("room", "status")[1].endswith("labkit room status\n")
+    assert checkout.groups() == {"classroom"}
+
+
+@pytest.mark.parametrize("words", [("room", "--help"), ("lint", "07", "--help"), ("start", "--help")])
+def test_a_commands_help_installs_nothing(checkout, words):
+    code, out, err = checkout.run(*words)
+    assert (code, "./lab start" in out, err, checkout.made()) == (0, True, "", [])
+    checkout.run("setup")
+    checkout.touch("fails-packages")
+    assert checkout.run(*words) == (0, f"labkit {' '.join(words)}\n", "")
 
 
 def test_no_command_changes_the_packages_of_a_running_hub(checkout):
@@ -483,7 +506,8 @@ def test_nothing_is_installed_without_root(checkout):
 def test_packages_match_the_cpu(cpu, wheels, checkout):
     checkout.program("uname", f"#!/bin/sh\n[ $1 = -m ] && echo {cpu} || echo Linux {cpu}\n")
     checkout.run("start")
-    assert f"sync --locked --python-platform {wheels} --no-install-package horovod" in checkout.read("uv-calls")
+    options = f"--locked --inexact --python-platform {wheels} --no-install-package horovod"
+    assert f"sync {options}" in checkout.read("uv-calls")
 
 
 @pytest.mark.parametrize(

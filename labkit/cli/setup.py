@@ -140,9 +140,8 @@ def _sync_horovod(kit: Path) -> str:
         "MAKEFLAGS": f"-j{len(os.sched_getaffinity(0))}",
         "CMAKE_TOOLCHAIN_FILE": kit / "env/horovod/toolchain.cmake",
     }
-    groups = paths.STATE / "groups"
-    names = sorted(set(groups.read_text(encoding="utf-8").split())) if groups.exists() else []
-    sync = (programs.uv(), "sync", "--locked", *PLATFORM, *(f"--group={name}" for name in names))
+    groups = os.environ.get("LAB_GROUPS", "").split()
+    sync = (programs.uv(), "sync", "--locked", *PLATFORM, *(f"--group={name}" for name in groups))
     return _words("env", *(f"{name}={value}" for name, value in variables.items()), *sync)
 
 
