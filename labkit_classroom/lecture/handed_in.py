@@ -15,6 +15,7 @@ from labkit.system.errors import LabError
 
 NAME = re.compile(r"work/results-\d\d\.json|doctor\.json", re.ASCII)
 MAX_ZIP_BYTES = 32 * 2**20
+METHODS = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}  # the others can't be unpacked in bounded memory
 
 
 def write(folder: Path, name: str, examine: Callable[[], Mapping[str, Any]]) -> tuple[Path, list[str]]:
@@ -65,13 +66,22 @@ def documents(file: Path) -> dict[str, bytes]:
     OSError
         If it can't be read, or is too large.
     ValueError
-        If it is damaged, contains none of these files, or unpacks to more than `files.MAX_BYTES`.
+        If it is damaged, contains none of these files, or unpacks to more than `files.MAX_BYTES`, whatever size it
+        claims.
     """
+    contents: dict[str, bytes] = {}
+    left = files.MAX_BYTES
     try:
         with zipfile.ZipFile(io.BytesIO(files.read(file, MAX_ZIP_BYTES))) as archive:
             entries = [entry for entry in archive.infolist() if NAME.fullmatch(entry.filename)]
-            if not entries or sum(entry.file_size for entry in entries) > files.MAX_BYTES:
+            if not entries or any(entry.compress_type not in METHODS for entry in entries):
                 raise ValueError("it is not from ./lab class --zip")
-            return {entry.filename: archive.read(entry) for entry in entries}
+            for entry in entries:
+                with archive.open(entry) as file_inside:
+                    contents[entry.filename] = file_inside.read(left + 1)
+                left -= len(contents[entry.filename])
+                if left < 0:
+                    raise ValueError(f"it unpacks to more than {files.MAX_BYTES} bytes")
+            return contents
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
         raise ValueError(str(error)) from error  # RuntimeError: it needs a password

@@ -4,7 +4,9 @@ import csv
 import io
 import json
 import os
+import struct
 import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -106,6 +108,26 @@ def test_only_expected_files_of_limited_size_are_read_from_a_zip(tmp_path, monke
     assert {key: results_read.passed(*key) for key in results_read.results} == {("ada", "00"): [1]}
     assert results_read.unread == ["eve-results.zip"]
     assert sorted(tmp_path.rglob("*")) == before
+
+
+BOMB_BYTES = 256 * 2**20
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2])
+def test_a_zip_bomb_that_claims_to_be_small_is_not_unpacked(tmp_path, method):
+    results(tmp_path / "ada" / "results-07.json", "07", e1="passed")
+    bomb = tmp_path / "eve-results.zip"
+    with zipfile.ZipFile(bomb, "w", method, compresslevel=1) as archive, archive.open("doctor.json", "w") as inside:
+        for _ in range(BOMB_BYTES // 2**20):
+            inside.write(bytes(2**20))
+    bomb.write_bytes(bomb.read_bytes().replace(struct.pack("<L", BOMB_BYTES), struct.pack("<L", 100)))
+    with zipfile.ZipFile(bomb) as archive:
+        assert archive.infolist()[0].file_size == 100
+    command = subprocess.Popen([Path(sys.executable).with_name("labkit"), "class", tmp_path], stdout=subprocess.PIPE)
+    output = command.stdout.read().decode()
+    _, status, usage = os.wait4(command.pid, 0)
+    assert (status, "Not read: eve-results.zip" in output) == (0, True)
+    assert usage.ru_maxrss * 1024 < BOMB_BYTES, usage.ru_maxrss
 
 
 @pytest.mark.parametrize(
