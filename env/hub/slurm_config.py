@@ -3,8 +3,7 @@
 It needs the kit in a folder that all nodes see, `pip install batchspawner` in its environment, an account for each
 student on all nodes, and your own addresses. Start it with `jupyterhub -f env/hub/slurm_config.py` on a login node.
 
-Run it as a dedicated account that may run `sbatch`, `squeue` and `scancel` as the students (sudoers), never as root:
-with batchspawner 1.3.0 a student's server can change the commands that the hub runs for it
+Run it as a dedicated account that may run `sbatch`, `squeue` and `scancel` as the students (sudoers), never as root
 (docs/upstream/batchspawner.md).
 """
 
