@@ -50,6 +50,18 @@ def slot_cores() -> int:
     return max((len({min(siblings(cpu)) for cpu in cpus}) for cpus in slots().values()), default=0)
 
 
+def thread_variables() -> dict[str, str]:
+    """Return the environment variables for a kernel on a partitioned machine; empty on others.
+
+    TensorFlow and OpenMP create their threads once, while a kernel is still on the CPUs for editing: the variables set
+    the number to a slot's cores.
+    """
+    if not (cores := slot_cores()):
+        return {}
+    names = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS")
+    return {**dict.fromkeys(names, str(cores)), "TF_NUM_INTEROP_THREADS": str(min(cores, 2))}
+
+
 def is_held() -> bool:
     """Return whether this process, or one of its parents, has a lease."""
     file = os.environ.get(LEASE_VARIABLE)
@@ -218,18 +230,3 @@ def create(partition: Partition, folder: Path) -> None:
         file = folder / ",".join(map(str, slot))
         file.touch()
         file.chmod(0o444)
-
-
-def variables(partition: Partition, folder: Path) -> dict[str, str]:
-    """Return the environment variables for people's servers on a partitioned machine.
-
-    TensorFlow and OpenMP create their threads once, while a kernel is still on the CPUs for editing: the variables set
-    the number to a slot's cores.
-    """
-    threads = str(partition.cores)
-    return {
-        FOLDER_VARIABLE: str(folder),
-        "OMP_NUM_THREADS": threads,
-        "TF_NUM_INTRAOP_THREADS": threads,
-        "TF_NUM_INTEROP_THREADS": str(min(partition.cores, 2)),
-    }

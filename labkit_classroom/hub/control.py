@@ -149,7 +149,7 @@ class Hub:
             with contextlib.suppress(LabError):  # too few cores for slots
                 partition = lease.partition(this_machine(), request.students)
                 lease.create(partition, RUNTIME / "slots")
-                cpus, variables = partition.editing, variables | lease.variables(partition, RUNTIME / "slots")
+                cpus, variables = partition.editing, variables | {lease.FOLDER_VARIABLE: str(RUNTIME / "slots")}
         runtime = RUNTIME if request.has_accounts else Path(tempfile.mkdtemp(prefix="lab-hub-", dir="/tmp"))
         hub_port, api_port = addresses.free_ports(2)
         hub = replace(request, runtime=runtime, hub_port=hub_port, api_port=api_port, cpus=cpus, variables=variables)

@@ -1,18 +1,22 @@
 """A measuring slot runs one measurement at a time, however that ends; a server's cores are partitioned into slots."""
 
 import itertools
+import json
 import os
 import signal
 import stat
 import subprocess
 import sys
+import textwrap
 import threading
 from pathlib import Path
 
 import machines
 import pytest
+from jupyter_client.kernelspec import KernelSpecManager
+from jupyter_client.manager import KernelManager
 
-from labkit.system import lease, load, locks, processes
+from labkit.system import kernels, lease, load, locks, processes
 from labkit.system.errors import LabError
 from labkit.system.lease import Partition
 from labkit.system.machine import this_machine
@@ -205,7 +209,24 @@ def test_only_the_owner_can_change_the_slots_but_everyone_can_lock_them(tmp_path
     assert stat.S_IMODE((tmp_path / "slots").stat().st_mode) == 0o755
 
 
-def test_a_kernel_creates_one_thread_per_core_of_a_slot(tmp_path):
-    variables = lease.variables(lease.partition(machines.machine(64), 40), tmp_path)
-    assert variables[lease.FOLDER_VARIABLE] == str(tmp_path)
-    assert variables["OMP_NUM_THREADS"] == variables["TF_NUM_INTRAOP_THREADS"] == "4"
+def test_a_kernel_creates_one_thread_per_core_of_a_slot_and_reports_no_cleared_variable(folder):
+    specs = KernelSpecManager(kernel_dirs=[str(kernels.SPECS)], ensure_native_kernel=False)
+    manager = KernelManager(kernel_name=kernels.KERNEL["name"], kernel_spec_manager=specs)
+    code = """
+        import json, os, numpy, threadpoolctl
+        names = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "LAB_CLEARED")
+        pools = [pool["num_threads"] for pool in threadpoolctl.threadpool_info()]
+        print(json.dumps([pools, *map(os.environ.get, names)]))
+    """
+    printed = []
+    manager.start_kernel()  # with the variable that the hub sets
+    client = manager.client()
+    client.start_channels()
+    try:
+        client.wait_for_ready(timeout=120)
+        hook = lambda message: printed.append(message["content"].get("text", ""))  # noqa: E731
+        client.execute_interactive(textwrap.dedent(code), timeout=120, output_hook=hook)
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+    assert json.loads("".join(printed)) == [[1], "1", "1", "1", ""]

@@ -1,6 +1,7 @@
 """Start ipykernel with the labs' settings, under any server: python launch.py -f CONNECTION_FILE
 
-The kit's programs come first on the PATH, and env/variables.txt decides which variables the kernel inherits.
+The kit's programs come first on the PATH, and env/variables.txt decides which variables the kernel inherits. On a
+machine with measuring slots, libraries start as many threads as a slot has cores.
 
 Under `./lab start`, other users can't reach any part of the kernel. `KernelManager.transport = "ipc"` covers the
 sockets that JupyterLab connects to, but ipykernel 7.4.0 has more:
@@ -14,6 +15,7 @@ sockets that JupyterLab connects to, but ipykernel 7.4.0 has more:
 Temporary files go to a folder that only the owner can enter, as some of ipykernel's file names are predictable.
 """
 
+import contextlib
 import importlib
 import os
 import sys
@@ -26,7 +28,8 @@ from ipykernel import iostream, kernelapp
 from IPython.core import application
 from zmq.eventloop.zmqstream import ZMQStream
 
-from labkit.system import environment, scratch
+from labkit.system import environment, lease, scratch
+from labkit.system.errors import LabError
 
 
 class IOPubThread(iostream.IOPubThread):
@@ -70,6 +73,8 @@ sys.modules["debugpy"] = None
 importlib.import_module("ipykernel.debugger")
 del sys.modules["debugpy"]
 os.environ["LAB_CLEARED"] = " ".join(environment.settle(os.environ))  # `open_lab` prints them
+with contextlib.suppress(LabError):  # unusable slots, which `open_lab` reports
+    os.environ.update(lease.thread_variables())
 os.environ["VIRTUAL_ENV"] = sys.prefix
 os.environ["PATH"] = os.pathsep.join([f"{sys.prefix}/bin", os.environ.get("PATH", os.defpath)])
 with scratch.folder() as private:
