@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from labkit.display.measured import Measured, with_unit
+from labkit.measure.figures import Measured, with_unit
 
 TOLERANCE = 0.10  # a breakdown further from its total is unreliable; a prediction further off is a miss
 ABOVE = 1.03  # shares of a limit above this come with an explanation

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from labkit.display import boxes
-from labkit.display.measured import Measured, with_unit
+from labkit.measure.figures import Measured, with_unit
 
 
 class Guess(NamedTuple):

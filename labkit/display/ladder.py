@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from labkit.display import plots, results
-from labkit.display.measured import Measured
 from labkit.display.speedups import STEPS
+from labkit.measure.figures import Measured
 from labkit.system.load import BUSY_MARK
 
 TITLE = "Speed-ups on this machine, each on its own lab's model"

@@ -15,7 +15,7 @@ from IPython.display import display
 
 from labkit.display import guesses, markdown, speedups
 from labkit.display.consistency import Limit
-from labkit.display.measured import Measured
+from labkit.measure.figures import Measured
 from labkit.system import files, locks
 from labkit.system.errors import LabError
 from labkit.system.lease import usable_machine
@@ -98,7 +98,7 @@ class Results:
             Arguments of `row`; for the rows of optional sections, see `handed_in`.
         """
         table_rows = [row(*values) for values in rows]
-        watches = [watch for _, _, measured, _, *others in rows if measured for watch in others]
+        watches = [watch for _, _, measured, _, *others in rows if measured for watch in _watches(measured, others)]
         notes = list(dict.fromkeys(watch.note for watch in watches if watch.note))  # unique, in order
         display(markdown.table(*without_empty_columns((what, *COLUMNS), texts(table_rows)), notes))
         self._store(table={"what": what, "rows": table_rows, "notes": notes})
@@ -249,7 +249,7 @@ def row(
         used the cores; `missing`, whether its section did not run.
     """
     text = str(measured)
-    busy = bool(text) and any(watch.busy for watch in watches)
+    busy = bool(text) and any(watch.busy for watch in _watches(measured, watches))
     if isinstance(limit, Limit):
         limit = limit.describe(measured) if isinstance(measured, Measured) else str(limit.measured)
     return {
@@ -258,6 +258,11 @@ def row(
         "busy": busy,
         "missing": isinstance(measured, NotMeasured),
     }
+
+
+def _watches(measured: Measured | str, others: Sequence[Contention]) -> tuple[Contention, ...]:
+    """Return a figure's own records of other work, and further ones."""
+    return (*measured.contention, *others) if isinstance(measured, Measured) else tuple(others)
 
 
 def texts(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:

@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Column
 
 from labkit.display.consistency import ABOVE
-from labkit.display.measured import Measured
+from labkit.measure.figures import Measured
 from labkit.roofline import peaks
 from labkit.system import files, huge_pages, lease, load, processes
 from labkit.system.errors import LabError

@@ -112,7 +112,7 @@ def test_figures_of_a_busy_machine_are_marked_where_shown_and_stored(results, ca
         ("quiet", "", "1", "2", quiet),
         ("unknown", "", "3", "", unknown),
         ("both", "", Measured(4, unit="×", digits=0), "5", quiet, busy),
-        ("busy", "", "6", "", busy),
+        ("busy", "", Measured(6, digits=0, contention=(busy,)), ""),
         ("not measured", "", "", "7", Contention("section 5", share=0.9, busy=True)),
     ]
     results.table("speed", rows)

@@ -1,0 +1,21 @@
+"""Measurements: run variants alternately, get figures with intervals, compare them, and read recorded ones."""
+
+from typing import TYPE_CHECKING
+
+import lazy_loader
+
+if TYPE_CHECKING:
+    from labkit.measure.alternation import alternate, per_second
+    from labkit.measure.comparison import compare, share
+    from labkit.measure.figures import Measured, Source
+
+__all__ = ["Measured", "Source", "alternate", "compare", "per_second", "share"]
+
+__getattr__, __dir__, _ = lazy_loader.attach(
+    __name__,
+    submod_attrs={
+        "alternation": ["alternate", "per_second"],
+        "comparison": ["compare", "share"],
+        "figures": ["Measured", "Source"],
+    },
+)
