@@ -76,7 +76,7 @@ class BenchConfig:
     json: Path | None = None
     trace_file: Path | None = None
     configurations: tuple[str, ...] = ()
-    rounds: int = 3
+    rounds: int = 6
 
     @property
     def data_name(self) -> Dataset:

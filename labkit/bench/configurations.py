@@ -1,6 +1,7 @@
 """Benchmark configurations, and their comparison: they run alternately, each in its own processes."""
 
 import json
+import math
 import os
 import platform
 import shutil
@@ -13,12 +14,15 @@ from typing import Any, NamedTuple
 
 from rich.table import Column, Table
 
+from labkit.measure import compare as compare_figures
+from labkit.measure.alternation import in_rounds
+from labkit.measure.figures import Measured, Source, summarize
 from labkit.mpi import torch_ranks
 from labkit.system import huge_pages, load, paths, preload, processes, scratch
 from labkit.system.errors import LabError
 from labkit.system.lease import usable_machine
 from labkit.system.machine import Machine
-from labkit.system.statistics import Ratio, caption, doubt, ratios
+from labkit.system.statistics import Ratio, ratios
 from labkit.system.tables import plain_table
 
 TIME_LIMIT_S = 1800.0  # per process
@@ -176,11 +180,14 @@ class Comparison(NamedTuple):
         The reasons why the others did not run.
     others : load.Contention
         Other work on the cores meanwhile.
+    source : Source, optional
+        The origin of the results; without one, their ratios are not paired.
     """
 
     results: dict[str, list[dict[str, Any]]]
     failed: dict[str, str]
     others: load.Contention = load.Contention()
+    source: Source | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return the comparison in a form for `json.dumps`."""
@@ -189,6 +196,10 @@ class Comparison(NamedTuple):
     def rates(self, name: str) -> list[float]:
         """Return images per second, round by round."""
         return [result["images_per_second"] for result in self.results[name]]
+
+    def speeds(self) -> dict[str, Measured]:
+        """Return the images per second of each configuration."""
+        return {name: summarize(self.rates(name), "images/s", self.source, (self.others,)) for name in self.results}
 
     def rate(self, name: str) -> float:
         """Return images per second: the geometric mean of the rounds, consistent with `ratio`."""
@@ -236,26 +247,25 @@ def compare(
     width = max(map(len, configurations))
     if any(COMPILED in configurations[name].flags for name in results):
         print("torch.compile takes over a minute the first time; later runs reuse its result.", flush=True)
+    source = Source.now(" ".join([f"lab bench --config {','.join(results)}", *map(str, flags)]))
     with load.watch(where) as others:
-        for number in range(1, rounds + 1):
-            for name in [name for name in results if name not in failed]:
-                print(f"round {number} of {rounds}  {name:{width}}", end="  ", flush=True)
-                try:
-                    results[name].append(run_once(configurations[name], *flags))
-                except LabError as error:
-                    failed[name] = str(error)
-                    print(f"failed: {error}", flush=True)
-                else:
-                    print(f"{results[name][-1]['images_per_second']:10,.2f} images/s", flush=True)
+        for number, name in in_rounds(results, rounds):
+            if name in failed:
+                continue
+            print(f"round {number} of {rounds}  {name:{width}}", end="  ", flush=True)
+            try:
+                results[name].append(run_once(configurations[name], *flags))
+            except LabError as error:
+                failed[name] = str(error)
+                print(f"failed: {error}", flush=True)
+            else:
+                print(f"{results[name][-1]['images_per_second']:10,.2f} images/s", flush=True)
     results = {name: runs for name, runs in results.items() if name not in failed}
     if not results:
         raise LabError(
             "no configuration could run. " + " ".join(f"{name}: {reason}." for name, reason in failed.items())
         )
-    comparison = Comparison(results, failed, others)
-    if unsteady := doubt(comparison.rates(next(iter(results)))):
-        print(unsteady, flush=True)
-    return comparison
+    return Comparison(results, failed, others, source)
 
 
 def choose(names: Sequence[str]) -> dict[str, Configuration]:
@@ -315,17 +325,19 @@ def run(configuration: Configuration, *flags: object) -> tuple[str, ...]:
 
 def table(comparison: Comparison) -> Table:
     """Return the table of a comparison, with ratios to its first configuration."""
-    first = next(iter(comparison.results))
+    speeds = comparison.speeds()
+    first = next(iter(speeds))
     heads = ("images/s", f"vs {first}", "GFLOP/s")
     rows = plain_table(Column("configuration"), *(Column(head, justify="right") for head in heads), header=True)
     rows.caption_justify = "left"
-    notes = [str(comparison.others)] if comparison.others.busy else []
-    for name in comparison.results:
-        ratio = comparison.ratio(name, first)
-        notes += [f"{name}: {ratio.by_rank}"] if ratio.by_rank else []
-        times = "1" if name == first else str(ratio)
-        rows.add_row(name, f"{comparison.rate(name):,.2f}", times, f"{comparison.gflops(name):,.0f}")
+    for name, speed in speeds.items():
+        times = "1" if name == first else str(compare_figures(speed, speeds[first]))
+        rows.add_row(name, f"{speed.value:,.2f}", times, f"{comparison.gflops(name):,.0f}")
     for name, reason in comparison.failed.items():
         rows.add_row(name, "–", reason.splitlines()[0])
-    rows.caption = "\n".join([caption(len(comparison.results[first])), *notes])
+    rounds = len(speeds[first].rounds)
+    brackets = (
+        "the rounds, too few for a verdict" if math.isnan(speeds[first].low) else f"95% interval, {rounds} rounds"
+    )
+    rows.caption = "\n".join([f"in brackets: {brackets}", *[str(comparison.others)] * comparison.others.busy])
     return rows

@@ -16,7 +16,7 @@ examples:
   lab bench --model=resnet50 --batch_size=16 --num_batches=30
   lab bench --forward_only --use_fp16 --json result.json
   lab bench --config eigen,onednn,onednn-threads-bf16,onednn-threads-bf16-fused-huge
-  lab bench --config onednn-threads-bf16,torch-threads-bf16 --batch_size=32 --rounds=6
+  lab bench --config onednn-threads-bf16,torch-threads-bf16 --batch_size=32
   mpirun -n 2 ./lab bench --variable_update=horovod --num_intra_threads=1
 
 Write flags as --name=value or --name value; switch off flags without a value with --noNAME."""
@@ -140,5 +140,5 @@ def parser() -> Parser:
         "(torch), -threads (one per core, one operation at a time), -bf16, -fused and -xla (TensorFlow), -huge (2 MB "
         "pages), -interleave (over NUMA nodes); or all, from default to fast",
     )
-    group.add_argument("--rounds", type=count, metavar="N", help="runs of each configuration (3)")
+    group.add_argument("--rounds", type=count, metavar="N", help="runs of each configuration (6)")
     return parser

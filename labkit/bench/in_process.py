@@ -1,14 +1,10 @@
 """Compare steps within this process: they run alternately, as configurations do in separate processes."""
 
-import math
-import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from labkit.bench.configurations import Comparison
-from labkit.system import load
-
-WARM_UP = 2  # calls that are not timed: the first builds the graph, the second still allocates memory
+from labkit.measure import alternate, per_second
 
 
 class Step(NamedTuple):
@@ -33,10 +29,9 @@ class Step(NamedTuple):
 
 
 def compare_steps(steps: Mapping[str, Step], rounds: int, where: str = "", turn_s: float = 0.3) -> Comparison:
-    """Run steps alternately, and print the progress.
+    """Run steps alternately.
 
-    The rounds share a process and its memory layout, so the ratios' intervals exclude differences between launches
-    (`labkit.system.statistics.ratio`).
+    The rounds share a process and its memory layout, so the ratios' intervals exclude differences between launches.
 
     Parameters
     ----------
@@ -49,32 +44,19 @@ def compare_steps(steps: Mapping[str, Step], rounds: int, where: str = "", turn_
     turn_s : float
         The minimum duration of a measurement, in s: short steps are repeated.
     """
-    calls = {}
-    for name, step in steps.items():
-        print(f"warming up: {name}", flush=True)
-        for _ in range(WARM_UP):
-            seconds = _time(step, 1)
-        calls[name] = max(1, math.ceil(turn_s / seconds))
-    results: dict[str, list[dict[str, Any]]] = {name: [] for name in steps}
-    with load.watch(where) as others:
-        for number in range(1, rounds + 1):
-            print(f"round {number} of {rounds}", flush=True)
-            for name, step in steps.items():
-                speed = calls[name] * step.images / _time(step, calls[name])
-                results[name].append(
-                    {
-                        "images_per_second": speed,
-                        "gflop_per_image": step.gflop_per_image,
-                        "gflops": speed * step.gflop_per_image,
-                        "settings": {"use_fp16": step.use_fp16},
-                    }
-                )
-    return Comparison(results, {}, others)
-
-
-def _time(step: Step, calls: int) -> float:
-    """Return the seconds that the calls take."""
-    began = time.perf_counter()
-    for _ in range(calls):
-        step.run()
-    return time.perf_counter() - began
+    variants = {name: per_second(step.run, step.images, turn_s) for name, step in steps.items()}
+    speeds = alternate(variants, rounds, "images/s", where)
+    results = {
+        name: [
+            {
+                "images_per_second": speed,
+                "gflop_per_image": steps[name].gflop_per_image,
+                "gflops": speed * steps[name].gflop_per_image,
+                "settings": {"use_fp16": steps[name].use_fp16},
+            }
+            for speed in measured.rounds
+        ]
+        for name, measured in speeds.items()
+    }
+    first = next(iter(speeds.values()))
+    return Comparison(results, {}, first.contention[0], first.source)

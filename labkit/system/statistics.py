@@ -1,4 +1,4 @@
-"""Ratios of measured speeds: 95% confidence intervals, verdicts by rank, and signs that they are unreliable."""
+"""The first edition's ratios of measured speeds, which its labs import; `labkit.measure` replaces them."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -7,15 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy import special
 
-from labkit.system.words import plural
-
-# The reference's standard deviation over the rounds, relative to its mean, above which to measure again.
-UNSTEADY = 0.15
-MAX_MORE_ROUNDS = 20  # more than a student would wait for
-MIN_DIFFERENCE = 0.01  # below, more rounds are not worthwhile
 OUTLIER = 0.6  # the share of the median, or its inverse, beyond which a round may belong to another mode
 FAR = 4.0  # median distances from the median, 2.7 standard deviations: any nearer is noise
-RANK_ROUNDS = 6  # the fewest rounds in which winning all is significant: 2 / 2**6 = 3%
 
 
 class _Interval(NamedTuple):
@@ -38,17 +31,10 @@ class Ratio(_Interval):
     outliers : str
         Rounds in a different mode from the rest, such as "round 3 at 0.38 of the median"; usually empty. With outliers
         the interval says little, and the verdict is by rank.
-    doubt : str
-        A reason to measure again if the ratio is not significant; usually empty.
-    outlook : str
-        The number of further rounds needed if the ratio is not significant, or the largest possible difference. Empty
-        with outliers or a doubt, which make such a forecast worthless.
     """
 
     rounds = won = lost = 0
     outliers = ""
-    doubt = ""
-    outlook = ""
 
     @property
     def significant(self) -> bool:
@@ -74,7 +60,7 @@ class Ratio(_Interval):
         if math.isnan(self.low):
             return "one round only, so there is no interval"
         if not self.significant:
-            return "; ".join(filter(None, ["not significant", self.by_rank or self.doubt or self.outlook]))
+            return "; ".join(filter(None, ["not significant", self.by_rank]))
         return "faster" if self.faster else "slower"
 
     @property
@@ -108,12 +94,6 @@ def ratio(measured: Sequence[float], reference: Sequence[float]) -> Ratio:
     ----------
     measured, reference : sequence of float
         The speeds of the same rounds, in the same unit.
-
-    Notes
-    -----
-    This holds whatever the noise. Pooling more speeds of the same rounds could make intervals shorter, but wrong:
-    `tests/benchmarks/intervals.py` counts how many intervals contain the true ratio, with 3 to 8 rounds of 2 to 8
-    speeds, some of them noisier. These intervals do in 94 to 96% of cases; with pooled noise, 62 to 100% do.
     """
     return ratios({"measured": measured, "reference": reference}, "reference")["measured"]
 
@@ -139,8 +119,6 @@ def ratios(speeds: Mapping[str, Sequence[float]], reference: str) -> dict[str, R
     for result, log in zip(results.values(), logs, strict=True):
         result.rounds, result.won, result.lost = len(log), int((log > 0).sum()), int((log < 0).sum())
         result.outliers = _outliers(log)
-        result.doubt = doubt(speeds[reference])
-        result.outlook = "" if result.outliers or result.doubt else _outlook(result, log)
     return results
 
 
@@ -151,34 +129,9 @@ def _outliers(logs: np.ndarray) -> str:
     return ", ".join(f"round {index + 1} at {math.exp(distances[index]):.2f} of the median" for index in far)
 
 
-def _outlook(result: Ratio, logs: np.ndarray) -> str:
-    """Return the number of further rounds that would decide a ratio, or the largest possible difference."""
-    rounds, mean, noise = len(logs), abs(logs.mean()), logs.std(ddof=1) if len(logs) > 1 else 0.0
-    if result.significant or noise == 0:
-        return ""
-    more = np.arange(1, MAX_MORE_ROUNDS + 1)
-    enough = special.stdtrit(rounds + more - 1, 0.975) * noise / np.sqrt(rounds + more) < mean
-    if enough.any() and mean > MIN_DIFFERENCE:
-        return f"about {plural(int(more[enough][0]), 'more round')} needed"
-    return f"at most {max(result.high, 1 / result.low) - 1:.0%} either way"
-
-
 def interval(logs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return means over the last axis, the rounds, and half the widths of their 95% confidence intervals."""
     rounds, mean = logs.shape[-1], logs.mean(axis=-1)
     if rounds == 1:
         return mean, np.full_like(mean, math.nan)
     return mean, special.stdtrit(rounds - 1, 0.975) * logs.std(axis=-1, ddof=1) / math.sqrt(rounds)
-
-
-def caption(rounds: int) -> str:
-    """Return the line below a table of ratios that explains their intervals."""
-    if rounds == 1:
-        return "one round only, so there are no intervals"
-    return f"in brackets: the 95% interval over {rounds} rounds, alternating, from the noise of each pair (not pooled)"
-
-
-def doubt(reference: Sequence[float]) -> str:
-    """Return a reason to measure again, if the reference varied much between rounds; usually empty."""
-    share = np.std(reference, ddof=1) / np.mean(reference) if len(reference) > 1 else 0.0
-    return f"measure again: the reference varied by {share:.0%} between rounds" if share > UNSTEADY else ""

@@ -1,4 +1,4 @@
-"""Confirm a search's best settings; write its tables and files, and plot it.
+"""Write a search's tables and files, and plot it.
 
 `optuna.visualization.matplotlib` (5.0) omits the default settings and pruned or failed trials, and changes
 matplotlib's global style.
@@ -9,9 +9,9 @@ import io
 import math
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import matplotlib.pyplot as plt
 import optuna
@@ -19,81 +19,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from labkit.display import plots
-from labkit.system import files, load
-from labkit.system.errors import LabError
-from labkit.system.statistics import RANK_ROUNDS, Ratio, ratio
+from labkit.system import files
 from labkit.tune.search import Settings, Space, Trial, as_study, best
 from labkit.tune.trial import IMAGES_PER_SECOND, Command, format_metric
-
-
-class Confirmation(NamedTuple):
-    """Alternating measurements of the best and the default settings, made after the search chose the best.
-
-    Attributes
-    ----------
-    ratio : Ratio
-        The best settings' speed divided by the default's.
-    measured, reference : list of float
-        The metrics of the best and the default settings, round by round.
-    others : load.Contention
-        Other work on the cores meanwhile.
-    """
-
-    ratio: Ratio
-    measured: list[float]
-    reference: list[float]
-    others: load.Contention = load.Contention()
-
-    @property
-    def gained(self) -> bool:
-        """Whether the best settings are significantly faster."""
-        return self.ratio.significant and self.ratio.faster
-
-    def __str__(self) -> str:
-        """Return the verdict: the ratio with its 95% interval, the rounds won, and the conclusion."""
-        record = "" if self.ratio.outliers else f", {self.ratio.record} fresh rounds"  # with outliers, the ratio has it
-        result = f"{self.ratio} times the default's speed{record}: {self.ratio.verdict}"
-        return f"confirmed: {result}" if self.gained else f"not confirmed: {result}"
-
-
-def confirm(
-    objective: Callable[[Settings], float],
-    candidate: Settings,
-    default: Settings,
-    rounds: int = RANK_ROUNDS,
-    minimize: bool = False,
-    on_measurement: Callable[[int, str, float], None] = lambda number, name, metric: None,
-) -> Confirmation:
-    """Measure the best and the default settings again, alternately.
-
-    The best of many trials was also the luckiest, so its metric from the search is too good: only fresh rounds count.
-
-    Parameters
-    ----------
-    objective : callable
-        Takes the settings and returns the metric.
-    candidate, default : dict
-        The settings to compare.
-    rounds : int
-        Fresh rounds. Which settings run first alternates.
-    minimize : bool
-        Whether lower is better.
-    on_measurement : callable
-        Receives the round, "best" or "default", and the metric.
-    """
-    metrics: dict[str, list[float]] = {"best": [], "default": []}
-    with load.observe() as others:
-        for number in range(1, rounds + 1):
-            order = [("best", candidate), ("default", default)]
-            for name, settings in order if number % 2 else order[::-1]:
-                metric = objective(settings)
-                if metric <= 0:
-                    raise LabError(f"a ratio needs positive metrics, not {metric:g}.")
-                metrics[name].append(metric)
-                on_measurement(number, name, metric)
-    measured, reference = metrics["best"], metrics["default"]
-    speeds = ([1 / seconds for seconds in values] if minimize else values for values in (measured, reference))
-    return Confirmation(ratio(*speeds), measured, reference, others)
 
 
 def format_settings(settings: Mapping[str, Any]) -> str:

@@ -17,10 +17,11 @@ from sqlalchemy import URL
 from sqlalchemy.exc import SQLAlchemyError
 
 from labkit.display import plots
+from labkit.measure import alternate, compare
+from labkit.measure.comparison import Speedup
 from labkit.system import files, load
 from labkit.system.errors import LabError
 from labkit.system.lease import usable_machine
-from labkit.system.statistics import RANK_ROUNDS
 from labkit.tune import report, space
 from labkit.tune.search import Settings, Trial, best, search, size, trials_of
 from labkit.tune.trial import IMAGES_PER_SECOND, Command, check_metric, format_metric
@@ -60,12 +61,12 @@ class TuneConfig:
     trials: int | None = None
     minutes: float | None = None
     repeats: int = 3
-    rounds: int = RANK_ROUNDS
+    rounds: int = 6
     metric: str = IMAGES_PER_SECOND
     minimize: bool = False
 
 
-def tune(argv: Sequence[str], config: TuneConfig, console: Console) -> report.Confirmation | None:
+def tune(argv: Sequence[str], config: TuneConfig, console: Console) -> Speedup | None:
     """Search, confirm, and write the results to a folder.
 
     Parameters
@@ -79,7 +80,7 @@ def tune(argv: Sequence[str], config: TuneConfig, console: Console) -> report.Co
 
     Returns
     -------
-    Confirmation or None
+    Speedup or None
         None if the default settings were the best.
 
     Raises
@@ -124,25 +125,32 @@ def tune(argv: Sequence[str], config: TuneConfig, console: Console) -> report.Co
 
 def _confirm(
     out: Path, command: Command, candidate: Settings, config: TuneConfig, report_line: Callable[..., None]
-) -> report.Confirmation:
+) -> Speedup:
+    """Measure the best and the default settings again, alternately, and write the verdict.
+
+    The best of many trials was also the luckiest, so its metric from the search is too good: only fresh rounds count.
+    """
     report_line(f"Confirming: best vs default, alternating, {config.rounds} fresh rounds")
 
-    def on_measurement(number: int, name: str, metric: float) -> None:
-        report_line(f"  round {number} of {config.rounds}  {name:8} {format_metric(metric):>12}")
+    def measure(name: str, settings: Settings) -> float:
+        metric = command(settings)
+        report_line(f"  {name:8} {format_metric(metric):>12}")
+        return metric
 
-    default = space.default_settings(command.knobs)
+    contenders = {"best": candidate, "default": space.default_settings(command.knobs)}
     try:
-        confirmation = report.confirm(command, candidate, default, config.rounds, config.minimize, on_measurement)
+        metrics = alternate({name: partial(measure, name, contenders[name]) for name in contenders}, config.rounds)
     except LabError as error:
         raise LabError(f"the confirmation failed: {error}") from error
-    verdict = [str(confirmation), *([str(confirmation.others)] if confirmation.others.busy else [])]
+    speedup = compare(metrics["best"], metrics["default"], config.minimize)
+    gained = speedup.verdict == "faster"
+    line = f"confirmed: {speedup} than the default" if gained else f"not confirmed: {speedup}"
+    verdict = [line, *(str(others) for others in speedup.contention if others.busy)]
     files.write(out / "best.env", report.env_file(command, candidate, ". ".join(verdict)))
-    files.write(out / CONFIRMATION, json.dumps({"best": confirmation.measured, "default": confirmation.reference}))
-    for line in verdict:
-        report_line(line)
-    use = f"To use them: source {shlex.quote(f'{out}/best.env')}"
-    report_line(use if confirmation.gained else "Keep the default settings.")
-    return confirmation
+    files.write(out / CONFIRMATION, json.dumps({name: metric.rounds for name, metric in metrics.items()}))
+    report_line(line)
+    report_line(f"To use them: source {shlex.quote(f'{out}/best.env')}" if gained else "Keep the default settings.")
+    return speedup
 
 
 def _command(argv: list[str], config: TuneConfig) -> tuple[Command, Path]:

@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from labkit.measure.figures import with_unit
 from labkit.exercises.catalogue import LabInfo, Question
+from labkit.measure.figures import with_unit
 from labkit_classroom.board.protocol import FEW, ISA
 from labkit_classroom.board.store import Seat
 from labkit_classroom.board.timetable import Plan

@@ -66,8 +66,8 @@ NOT_SHOWN, KEEP, USE = "A gain is not shown.", "Keep the default: ", "Use these 
         ([120.0, 121.0, 119.5, 120.0, 119.0, 120.5], 1.5, [": faster, ", "above the interval", USE]),
         ([160.0, 162.0, 158.0, 900.0, 150.0, 155.0], 1.6, [": faster, best in 6 of 6.", USE]),  # two modes, by rank
         ([80.0, 81.0, 80.0, 79.0, 79.5, 80.5], 1.1, [": slower in 6 of 6.", "above the interval", KEEP]),
-        ([100.1, 101.2, 99.1, 100.2, 99.6, 100.0], 1.0, [": not significant; ", KEEP]),
-        ([120.0, 90.0, 101.0, 95.0, 104.0, 98.0], 1.1, [": not significant; ", NOT_SHOWN]),
+        ([100.1, 101.2, 99.1, 100.2, 99.6, 100.0], 1.0, [": not significant, ", KEEP]),
+        ([120.0, 90.0, 101.0, 95.0, 104.0, 98.0], 1.1, [": not significant, ", NOT_SHOWN]),
         (None, 1.2, ["That is not confirmed: nothing was measured again."]),
     ],
 )
