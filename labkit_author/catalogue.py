@@ -32,6 +32,7 @@ def entry(source: Path) -> dict[str, Any]:
     notebook = sources.read(source)
     return {
         "title": sources.title(source),
+        **sources.about(source),
         "sections": [dataclasses.asdict(section) for section in minutes.plan(source)],
         "exercises": [dataclasses.asdict(exercise) for exercise in exercises(notebook).values()],
         "questions": questions.read(notebook),

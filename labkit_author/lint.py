@@ -161,7 +161,7 @@ def _lint_minutes(source: Path, notebook: NotebookNode) -> Iterator[Problem]:
     for part in by_section(notebook):
         if part.exercises and part.name and part.name not in to_do:
             exercises = ", ".join(map(str, part.exercises))
-            yield 1, f"section {part.name} has exercise {exercises}, but no minutes to do it: `do` in {minutes.FILE}"
+            yield 1, f"section {part.name} has exercise {exercises}, but no minutes to do it: `do` after its heading"
 
 
 def _lint_opening(notebook: NotebookNode, starts: list[int]) -> Iterator[Problem]:

@@ -1,13 +1,11 @@
-"""Put the planned minutes, `solutions/minutes.toml`, into the notebooks and the README's agenda.
+"""Put the planned minutes, which the sources have after their headings, into the notebooks and the README's agenda.
 
 A stored notebook contains the times at which its cells ran, so its waiting times can be compared with the plan.
 """
 
 import math
 import re
-import tomllib
 from collections.abc import Sequence
-from dataclasses import fields
 from pathlib import Path
 
 from nbformat import NotebookNode
@@ -18,10 +16,11 @@ from labkit.system.errors import LabError
 from labkit_author import sources
 from labkit_author.notebooks import HEADING, OPTIONAL, QUESTIONS, checks, waited, write_changed
 
-FILE = "minutes.toml"  # in solutions/
+MINUTES = re.compile(r"(read|do|wait) (\d+(?:\.\d+)?)")  # in the braces after a heading, with `optional`
 HEAD = "{minutes}"  # placeholder for a lab's times in its source
 PART = re.compile(r"\{minutes (\w+)–(\w+)\}")  # placeholder for a part's times, from one section to another
 MAX_SLOWDOWN = 1.3  # how much longer than planned a lab may wait on the machine that stores it
+AGENDA = re.compile(r"^(\| lab \|.*\n\| ---.*\n)(?:\|.*\n)*", re.M)  # in the README
 UNNOTICED_MIN = 0.1  # minutes per section that don't count as waiting
 NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 
@@ -32,27 +31,23 @@ def plan(source: Path) -> list[Section]:
     Raises
     ------
     LabError
-        If the file and the lab's headings have different sections, or the file has an unknown key.
+        If a section has no minutes, or they can't be read.
     """
-    path = paths.SOLUTIONS / FILE
-    known = {field.name for field in fields(Section)} - {"name", "heading"}
-    lab = tomllib.loads(path.read_text(encoding="utf-8") if path.exists() else "").get(source.stem[:2], {})
-    for name, entry in lab.items():
-        if unknown := entry.keys() - known:
+    return [_section(source, heading) for heading in sources.HEADING.finditer(source.read_text(encoding="utf-8"))]
+
+
+def _section(source: Path, heading: re.Match[str]) -> Section:
+    parts, minutes = (heading["plan"] or "").split(", "), {}
+    for part in parts:
+        if match := MINUTES.fullmatch(part):
+            minutes[match[1]] = float(match[2])
+        elif part != "optional":
             raise LabError(
-                f"{paths.shown(path)}: section {name} of lab {source.stem[:2]} has unknown keys: "
-                f"{', '.join(sorted(unknown))}; known keys: {', '.join(sorted(known))}."
+                f"{paths.shown(source)}: add minutes such as {{read 5, do 7, wait 0.2, optional}} after the heading "
+                f"{heading['heading']!r}; it has {heading['plan']!r}."
             )
-    headings = [
-        (match[1] or QUESTIONS, match[0].lstrip("# ")) for match in HEADING.finditer(source.read_text(encoding="utf-8"))
-    ]
-    names = [name for name, _ in headings]
-    if list(lab) != names:
-        raise LabError(
-            f"{paths.shown(path)} has {', '.join(lab) or 'nothing'} for lab {source.stem[:2]}, whose sections are "
-            f"{', '.join(names)}: add one line for each, in order."
-        )
-    return [Section(name, **lab[name], heading=heading) for name, heading in headings]
+    core = "optional" not in parts
+    return Section(heading["number"] or QUESTIONS, **minutes, core=core, heading=heading["heading"])
 
 
 def total(sections: Sequence[Section]) -> int:
@@ -119,20 +114,26 @@ def overruns(source: Path, notebook: NotebookNode) -> list[str]:
     minutes = waited(notebook)
     return [
         f"section {section.name} of lab {source.stem[:2]} waited {minutes[section.name]:.2f} minutes; "
-        f"{FILE} plans {section.wait:g}"
+        f"its heading plans {section.wait:g}"
         for section in plan(source)
         if minutes[section.name] > max(MAX_SLOWDOWN * section.wait, UNNOTICED_MIN)
     ]
 
 
+def with_agenda(text: str) -> str:
+    """Return the README's text with a row for each lab in its agenda."""
+    rows = [
+        f"| [{sources.title(source).replace(' · ', ' ', 1)}](notebooks/{source.stem}.ipynb) "
+        f"| {sources.about(source)['goal']} | {total(plan(source))} |\n"
+        for source in sources.labs()
+    ]
+    return AGENDA.sub(lambda head: head[1] + "".join(rows), text)
+
+
 def write_agenda() -> Path | None:
-    """Update each lab's minutes in the README's agenda; return the README's path if it changed."""
+    """Update the README's agenda; return its path if it changed."""
     readme = paths.ROOT / "README.md"
-    text = readme.read_text(encoding="utf-8")
-    for source in sources.labs():
-        line = rf"^(\| \[{source.stem[:2]} .* \| )\d+( \|)$"
-        text = re.sub(line, rf"\g<1>{total(plan(source))}\g<2>", text, flags=re.M)
-    return write_changed(readme, text)
+    return write_changed(readme, with_agenda(readme.read_text(encoding="utf-8")))
 
 
 def _listed(names: list[str]) -> str:

@@ -18,7 +18,7 @@ BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"  # the lines around a solu
 INSTRUCTOR = "instructor"  # tag of cells that are only in the solution notebook
 TIMES = "execution"  # cell metadata with its times, as JupyterLab writes it
 OPTIONAL = " · optional"  # suffix of an optional section's heading
-HEADING = re.compile(r"^(?:# )?## (?:(\d+) · .+|(Questions))$", re.M)
+HEADING = re.compile(r"^## (?:(\d+) · .+|(Questions))$", re.M)
 QUESTIONS = "questions"  # name of the last section, which has no number
 WRITES = "%%writefile "
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from labkit.system import files, paths
 from labkit.system.errors import LabError
-from labkit_author import minutes, sources
+from labkit_author import sources
 from labkit_author.notebooks import by_section
 from labkit_author.skeletons import FUNCTION, SCRIPT
 
@@ -54,19 +54,16 @@ def new_exercise(source: Path, script: bool = False) -> tuple[int, list[Path]]:
         modules.append(checks.with_name(f"lab{lab}_{skeleton.name}_{number}.py"))
         files.write(modules[-1], skeleton.probe.substitute(names))
     _format(*modules)
-    return number, [*modules, mistakes, *_give_minutes(source, number)]
+    _give_minutes(source, number)
+    return number, [*modules, mistakes]
 
 
-def _give_minutes(source: Path, exercise: int) -> list[Path]:
-    """Plan minutes for an exercise's section if it has none; return the plan's file if it changed."""
+def _give_minutes(source: Path, exercise: int) -> None:
+    """Plan minutes for an exercise's section if it has none."""
     sections = by_section(sources.read(source))
-    name = next((section.name for section in sections if exercise in section.exercises), "")
-    if not name or next(section.do for section in minutes.plan(source) if section.name == name):
-        return []
-    plan = paths.SOLUTIONS / minutes.FILE
-    line = rf"(?ms)(^\[{source.stem[:2]}\]$.*?^{name} = {{[^}}\n]*?)(, wait|, core| }})"
-    files.write(plan, re.sub(line, rf"\g<1>, do = {DO_MIN}\g<2>", plan.read_text(encoding="utf-8"), count=1))
-    return [plan]
+    name = next(section.name for section in sections if exercise in section.exercises)
+    without = re.compile(rf"^(# ## {name} · .* {{read [\d.]+)(?!.*, do )", re.M)
+    files.write(source, without.sub(rf"\g<1>, do {DO_MIN}", source.read_text(encoding="utf-8")))
 
 
 def _end_of_exercises(text: str) -> int:

@@ -1,15 +1,18 @@
 """Read a lab's source: its cells, its exercises, its solutions.
 
-A source is `solutions/NN_topic.py` in Jupytext's percent format. `### BEGIN SOLUTION` and `### END SOLUTION` enclose a
-solution; the line `name = check(N, …)` after it makes its cell exercise N.
+A source is `solutions/NN_topic.py` in Jupytext's percent format. Its header says what the lab is about and needs, and
+braces after a section's heading its minutes. `### BEGIN SOLUTION` and `### END SOLUTION` enclose a solution; the line
+`name = check(N, …)` after it makes its cell exercise N.
 """
 
 import copy
 import functools
 import hashlib
+import re
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import jupytext
 import nbformat
@@ -20,6 +23,8 @@ from labkit.system import paths
 from labkit.system.errors import LabError
 from labkit_author.notebooks import BEGIN, END, checks
 
+# A section's heading, and its planned minutes, which the notebooks don't have.
+HEADING = re.compile(r"^# ## (?P<heading>(?P<number>\d+) · .+?|Questions)(?: \{(?P<plan>.+)\})?$", re.M)
 STUB = f"# {'─' * 20} YOUR CODE HERE {'─' * 20}\nraise NotImplementedError()"
 KEPT_METADATA = ("tags", "jupyter")  # cell metadata; `jupyter={"source_hidden": true}` folds a cell in JupyterLab
 
@@ -64,17 +69,32 @@ def title(source: Path) -> str:
     return heading.removeprefix("# # ")
 
 
+def about(source: Path) -> dict[str, Any]:
+    """Return a lab's header: its `goal`, and the doctor's checks that it `needs` or is `better_with`.
+
+    Raises
+    ------
+    LabError
+        If the header is incomplete, or has other keys.
+    """
+    header: dict[str, Any] = _read(source.read_text(encoding="utf-8"))[1]
+    if header.keys() != {"goal", "needs", "better_with"}:
+        raise LabError(f"the header of {paths.shown(source)} needs `lab:` with goal, needs and better_with.")
+    return header
+
+
 def read(source: Path) -> NotebookNode:
     """Return the notebook that a source describes: all cells, no outputs, the same ids each time.
 
     A cell's id is a hash of its text, so it stays when other cells come and go.
     """
-    return copy.deepcopy(_read(source.read_text(encoding="utf-8")))
+    return copy.deepcopy(_read(source.read_text(encoding="utf-8"))[0])
 
 
 @functools.cache
-def _read(text: str) -> NotebookNode:
-    parsed = jupytext.reads(text, fmt="py:percent")
+def _read(text: str) -> tuple[NotebookNode, dict[str, Any]]:
+    """Return the notebook, and the lab's header."""
+    parsed = jupytext.reads(HEADING.sub(r"# ## \g<heading>", text), fmt="py:percent")
     notebook: NotebookNode = nbformat.v4.new_notebook(
         metadata={
             "kernelspec": {"name": "python3", "display_name": "Python 3 (ipykernel)", "language": "python"},
@@ -88,7 +108,7 @@ def _read(text: str) -> NotebookNode:
         metadata = {key: cell.metadata[key] for key in KEPT_METADATA if key in cell.metadata}
         new = nbformat.v4.new_code_cell if cell.cell_type == "code" else nbformat.v4.new_markdown_cell
         notebook.cells.append(new(cell.source, id=f"{digest}-{seen[digest]}", metadata=metadata))
-    return notebook
+    return notebook, dict(parsed.metadata.get("lab", {}))
 
 
 def blank(notebook: NotebookNode) -> NotebookNode:

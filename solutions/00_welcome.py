@@ -2,6 +2,10 @@
 # jupyter:
 #   jupytext:
 #     text_representation: {extension: .py, format_name: percent}
+#   lab:
+#     goal: check your machine, pass an exercise, start two ranks
+#     needs: [MPI]
+#     better_with: [cores]
 # ---
 
 # %% [markdown]
@@ -49,7 +53,7 @@ from labkit.mpi import run_ranks
 from labkit_classroom import join
 
 # %% [markdown]
-# ## 1 · Is this machine ready?
+# ## 1 · Is this machine ready? {read 3, wait 0.4}
 #
 # The doctor looks at the processor, the memory, TensorFlow and its oneDNN library. It also lets two processes exchange
 # numbers through Horovod and daal4py, which takes about half a minute. It prints only what needs attention;
@@ -89,7 +93,7 @@ if ADDRESS:
     join(ADDRESS, CODE, SEAT)
 
 # %% [markdown]
-# ## 2 · Try an exercise
+# ## 2 · Try an exercise {read 3, do 3}
 #
 # An exercise is a function or a script with a gap. The cell below it **checks** what your answer does. Try it first,
 # and read how it works afterwards:
@@ -152,7 +156,7 @@ for ranks in (1, 2, 4, 8):
 # </div>
 
 # %% [markdown]
-# ## 3 · Hello from every rank
+# ## 3 · Hello from every rank {read 4, do 6.5}
 #
 # [**mpirun**](../docs/glossary.md#mpirun) starts several copies of a program. `mpirun -n 2 python script.py` starts the
 # *same* script twice. The two processes share no memory. They differ in one number, the **rank**: 0 or 1. The number of
@@ -261,7 +265,7 @@ for ranks in (1, 2, 3):
     run_ranks(ranks, total)
 
 # %% [markdown]
-# ## 4 · Networks, software and instruction sets
+# ## 4 · Networks, software and instruction sets {read 4, optional}
 #
 # **What a network computes.** A network is a chain of layers. A *dense* layer multiplies its inputs by a matrix of
 # weights; a *convolution* moves a small window of weights over an image. Both add a bias, and many set negative results

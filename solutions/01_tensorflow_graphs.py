@@ -2,6 +2,10 @@
 # jupyter:
 #   jupytext:
 #     text_representation: {extension: .py, format_name: percent}
+#   lab:
+#     goal: build graphs, run them, and see TensorFlow rewrite them
+#     needs: [ISA, memory, TensorFlow, MPI]
+#     better_with: [cores]
 # ---
 
 # %% [markdown]
@@ -80,7 +84,7 @@ def attempt(session, fetches, feed_dict=None):
 
 
 # %% [markdown]
-# ## 1 · Define: a graph is a description
+# ## 1 · Define: a graph is a description {read 5, do 5}
 #
 # **Why graphs?** A framework that sees a whole computation before it runs can prepare it: drop what isn't needed,
 # compute constants in advance, merge operations, run branches concurrently. So every framework can capture such a
@@ -189,7 +193,7 @@ plots.show(
 # Look at the two branches. `a + b` and `b - 2` don't need each other's results. A line of Python doesn't show this; the
 # graph does, so TensorFlow may run both at the same time. Section 3 tries it.
 #
-# ## 2 · Run: feed and fetch
+# ## 2 · Run: feed and fetch {read 4}
 #
 # A [**session**](../docs/glossary.md#session) (`tf.compat.v1.Session`) runs one graph. `session.run(fetches,
 # feed_dict)` takes the tensors that you want, and values for the placeholders. What you **fetch** comes back as a NumPy
@@ -293,7 +297,7 @@ show_rewrite(dice, double, None, "What ran to fetch double")
 # operation is an error. Today's version of this bug is *retracing*, in section 4.
 
 # %% [markdown]
-# ## 3 · ConfigProto: two kinds of threads
+# ## 3 · ConfigProto: two kinds of threads {read 6, do 7, wait 1.5, optional}
 #
 # A session takes its settings from a `ConfigProto`. Two of them control [**threads**](../docs/glossary.md#thread).
 #
@@ -658,7 +662,7 @@ for inter, ran in branch_traces.items():
 print(*predictions, sep="\n")
 
 # %% [markdown]
-# ## 4 · Today: `tf.function`
+# ## 4 · Today: `tf.function` {read 7, do 8, wait 0.2}
 #
 # Since TensorFlow 2, operations run immediately, as Python's do. This is [**eager
 # execution**](../docs/glossary.md#eager-execution). It is easier to debug, but there is no graph. `tf.function` brings
@@ -1054,7 +1058,7 @@ def count_in_graphs(function):
 count_in_graphs = check(3, count_in_graphs)
 
 # %% [markdown]
-# ## 5 · What happens to the Python code in a function
+# ## 5 · What happens to the Python code in a function {read 5}
 #
 # Everything in the function that is not TensorFlow runs during tracing and never again.
 #
@@ -1200,7 +1204,7 @@ plots.show(
 )
 
 # %% [markdown]
-# ## 6 · What runs is not what you wrote
+# ## 6 · What runs is not what you wrote {read 5.5, do 8, wait 0.1, optional}
 #
 # TensorFlow knows the whole graph before it runs, so it can improve it. Most of this is done by
 # [**Grappler**](../docs/glossary.md#grappler), TensorFlow's graph optimiser. `show_rewrite` from section 2 draws the
@@ -1471,7 +1475,7 @@ plots.show(
 # same happens in a network that returns the outputs of its inner layers, which can make it slower.
 
 # %% [markdown]
-# ## Questions
+# ## Questions {read 3}
 #
 # Answer each in a sentence or two, with what you saw above. The instructor's notebook has answers.
 #

@@ -2,6 +2,10 @@
 # jupyter:
 #   jupytext:
 #     text_representation: {extension: .py, format_name: percent}
+#   lab:
+#     goal: find out how much oneDNN speeds up a network, and how
+#     needs: [ISA, memory, TensorFlow, MPI, data]
+#     better_with: [cores]
 # ---
 
 # %% [markdown]
@@ -72,7 +76,7 @@ CHANNEL_TURNS = 3 if QUICK else 40  # section 6
 TARGET = 2.5 if QUICK else 0.5  # the loss to reach: section 1
 
 # %% [markdown]
-# ## 1 · One network, two libraries
+# ## 1 · One network, two libraries {read 8, wait 2.1}
 #
 # A layer of a network is a few nested loops over numbers. TensorFlow decides *which* loops to run, and a library runs
 # them. On CPUs, TensorFlow has two such libraries: **Eigen**, which it has always had, and **oneDNN**. Intel started
@@ -342,7 +346,7 @@ plots.show(
 # curves agree, a faster step is worth nearly its whole factor. Labs 04 and 07 make changes that also change the number
 # of steps.
 #
-# ## 2 · Which operations it takes over
+# ## 2 · Which operations it takes over {read 6}
 #
 # Before TensorFlow runs a graph, it replaces the operations on its list with oneDNN's. The graph that you wrote does
 # not show this: look at the graph that **ran**. `onednn.graph_that_ran` runs a function as a `tf.function` and returns
@@ -478,7 +482,7 @@ for (op, n), (op_ran, n_ran) in zip(
 #
 # With Eigen, the oneDNN pass is skipped, and `_FusedConv2D` runs.
 #
-# ## 3 · Fusion
+# ## 3 · Fusion {read 4, do 7, optional}
 #
 # Why merge operations? A convolution ends with its output in the core's registers, where adding the bias and applying
 # Relu costs almost nothing. As separate operations, each would read the whole output from memory and write it back.
@@ -580,7 +584,7 @@ print(f"largest difference {difference:.1e}, of values up to {np.abs(folded(x)).
 results.hand_in("3", ("batch norm folded vs not", "", Measured(*saved, "×"), "", folding_others))
 
 # %% [markdown]
-# ## 4 · How the numbers lie in memory
+# ## 4 · How the numbers lie in memory {read 6, do 7, wait 0.45}
 #
 # A batch of images has four dimensions: *n* the image, *c* the channel, *h* the row, *w* the column. Memory has only
 # one. A **layout** maps each element (n, c, h, w) to its *offset*, its place in memory. Its name lists the dimensions
@@ -732,7 +736,7 @@ for layout in convolutions.wei.unique():
     print(f"{layout:12} {sizes or 'plain'}")
 
 # %% [markdown]
-# ## 5 · Where the time goes
+# ## 5 · Where the time goes {read 6, wait 0.2}
 #
 # Each process of section 1 ended with some training steps under TensorFlow's profiler, which notes when each operation
 # starts and ends. So you can compare the two libraries by kinds of operations:
@@ -947,7 +951,7 @@ print(
 # The reorders are the price of blocked weights. Each step changes the weights, so each step blocks them again, and
 # converts their gradients back to plain. That copies the weights, not the images.
 #
-# ## 6 · How close are the convolutions to the machine's limit?
+# ## 6 · How close are the convolutions to the machine's limit? {read 7, do 12, wait 0.5}
 #
 # Milliseconds alone don't show whether a convolution is fast. Two limits apply. The cores can do only so many
 # operations per second; in practice, a large matrix product shows how many. And memory can deliver only so many bytes
@@ -1197,7 +1201,7 @@ results.step(
 )
 
 # %% [markdown]
-# ## 7 · What oneDNN's instructions are worth to Eigen
+# ## 7 · What oneDNN's instructions are worth to Eigen {read 4, wait 1.2, optional}
 #
 # oneDNN generates its code for the best [**instruction set**](../docs/glossary.md#instruction-set) of the CPU.
 # `ONEDNN_MAX_CPU_ISA` caps it, as if the CPU were older. On paper, for arithmetic alone:
@@ -1271,7 +1275,7 @@ results.hand_in(
 #   its code to files, and `objdump -D -b binary -mi386:x86-64` shows it. Count `zmm` and `ymm` registers.
 
 # %% [markdown]
-# ## Questions
+# ## Questions {read 4}
 #
 # Answer each in a sentence or two, with what you saw above. Skip those that name a section you left out.
 #

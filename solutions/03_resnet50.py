@@ -2,6 +2,10 @@
 # jupyter:
 #   jupytext:
 #     text_representation: {extension: .py, format_name: percent}
+#   lab:
+#     goal: tune TensorFlow step by step, compare it with PyTorch and with the machine's limit
+#     needs: [ISA, memory, TensorFlow, MPI]
+#     better_with: [cores, PyTorch, numactl]
 # ---
 
 # %% [markdown]
@@ -66,7 +70,7 @@ tf.config.threading.set_intra_op_parallelism_threads(cores)  # for what runs in 
 tf.config.threading.set_inter_op_parallelism_threads(1)
 
 # %% [markdown]
-# ## 1 · From default to fast
+# ## 1 · From default to fast {read 10, do 8, wait 2.9}
 #
 # Both published results come from one program, `tf_cnn_benchmarks`, which is no longer maintained. It trains a network
 # on random images and prints the [**throughput**](../docs/glossary.md#throughput). `./lab bench` accepts the same flags
@@ -308,7 +312,7 @@ if used and set(used) <= {"gemm_api", "matmul"}:
 # whatever the switch says (TensorFlow's source calls it the *contraction kernel*). The switch then adds whole
 # convolutions, with blocked weights, and batch norms.
 #
-# ## 2 · ResNet-50 in 40 lines
+# ## 2 · ResNet-50 in 40 lines {read 6, do 7}
 #
 # What exactly was trained? This is the benchmark's own source: the blocks of ResNet-50, and its training step.
 
@@ -405,7 +409,7 @@ for trained in (10, 1):
 # [**Batch norms**](../docs/glossary.md#batch-normalisation), ReLUs and additions are not counted. They compute little.
 # Their cost is memory traffic, which section 5 counts.
 #
-# ## 3 · Batch size and precision
+# ## 3 · Batch size and precision {read 5, wait 0.9}
 #
 # Does a small batch keep the speed down? And what does [**bfloat16**](../docs/glossary.md#bfloat16) gain on its own? It
 # halves the bytes to move. A CPU with instructions for it can compute twice as many operations per second, or more with
@@ -541,7 +545,7 @@ print(repeated(first, ("section 1", earlier[0]), ("section 3", earlier[1])))
 # The rounds here share one process and its memory, so their interval leaves out what differs between launches. Section
 # 1's includes it.
 #
-# ## 4 · How far is the limit?
+# ## 4 · How far is the limit? {read 4, wait 0.3}
 #
 # Is the fastest of these really fast? That depends on how much the machine can compute, and how fast it moves numbers
 # between memory and cores. The next cell measures both once, in about 20 s, and keeps them (`./lab roofline --again`
@@ -601,7 +605,7 @@ else:
 # The limit assumes that each operation runs as fast as the fastest matrix product. Faster instructions raise the limit,
 # so a configuration can be faster and yet further from its limit. Which part of the step holds it back?
 #
-# ## 5 · Where the time goes
+# ## 5 · Where the time goes {read 12, do 14, wait 0.6}
 #
 # With `ONEDNN_VERBOSE=1`, oneDNN writes one line for each of its [**primitives**](../docs/glossary.md#primitive), with
 # its shapes and its time. (In 2019, the variables were `MKL_VERBOSE` and `MKLDNN_VERBOSE`. Neither affects TensorFlow
@@ -984,7 +988,7 @@ else:
 #     --batch_size=32 --num_batches=3 --rounds 6
 # ```
 #
-# ## 6 · One operator
+# ## 6 · One operator {read 5, wait 0.4, optional}
 #
 # So far each batch norm was one operation. In Keras 3 it is not. Which operations do Keras' layer and the fused
 # operation run, forward and backward, and how often do they read or write whole images? Operations on one number for
@@ -1108,7 +1112,7 @@ results.hand_in("6", norm_row)
 # of a run with `--nofused_batch_norm` shows where the time goes.
 
 # %% [markdown]
-# ## 7 · Threads and memory that hurt
+# ## 7 · Threads and memory that hurt {read 3, wait 0.9, optional}
 #
 # A classic mistake is [**oversubscription**](../docs/glossary.md#oversubscription): more threads than cores. Each
 # thread computes a piece of an operation, and all wait for the slowest. With
@@ -1169,7 +1173,7 @@ results.hand_in(
 # after 1 ms: run the printed command again with 200, which is Intel's default, and with `infinite`.
 
 # %% [markdown]
-# ## 8 · A build of 2023, and open tasks
+# ## 8 · A build of 2023, and open tasks {read 5, optional}
 #
 # **History.** Until 2023, Intel published a TensorFlow in which oneDNN ran on OpenMP threads. `OMP_NUM_THREADS` and
 # the intra-op threads were then two settings for one number, so they were mostly equal: the talk of 2019 showed 56 and
@@ -1218,7 +1222,7 @@ for what, images in {"default": 5.48, "Intel's build, threads set": 33.62}.items
 # ```
 
 # %% [markdown]
-# ## Questions
+# ## Questions {read 4}
 #
 # Answer each in a sentence or two, with what you saw above. The instructor's notebook has answers.
 #

@@ -2,6 +2,10 @@
 # jupyter:
 #   jupytext:
 #     text_representation: {extension: .py, format_name: percent}
+#   lab:
+#     goal: train in 16 bits, infer in 8, and measure accuracy and speed
+#     needs: [ISA, memory, TensorFlow, MPI, OpenVINO, data]
+#     better_with: []
 # ---
 
 # %% [markdown]
@@ -91,7 +95,7 @@ digits = load_digits(n_train + n_held_out, n_test)
 print(digits.source)
 
 # %% [markdown]
-# ## 1 · What a number can hold
+# ## 1 · What a number can hold {read 6, do 8, wait 0.2}
 #
 # A floating-point number has a sign, an [**exponent**](../docs/glossary.md#exponent) *e* and a fraction *f*, its
 # [**mantissa**](../docs/glossary.md#mantissa) without the leading 1. With *E* bits for the exponent and *F* for the
@@ -220,7 +224,7 @@ plots.show(
 # means a constant *absolute* error: the smaller the number, the fewer digits remain. FP16 becomes flat below 0.00006,
 # and INT8 is flat from end to end. Each of the two causes a problem, FP16 in section 2 and INT8 in section 6.
 #
-# ## 2 · A gradient that vanishes
+# ## 2 · A gradient that vanishes {read 7, do 8, optional}
 #
 # [**Gradients**](../docs/glossary.md#gradient) are small. The [**backward pass**](../docs/glossary.md#backward-pass)
 # multiplies small numbers: an error, divided by the batch size, times this loss's weight among other losses. The next
@@ -424,7 +428,7 @@ plots.show(
 # `mixed_float16`, in `keras.optimizers.LossScaleOptimizer`. Lab 08 trains with a *static* scale.
 
 # %% [markdown]
-# ## 3 · Training in bfloat16
+# ## 3 · Training in bfloat16 {read 7, wait 1.2}
 #
 # Now you train a real network. First, the digits get harder in a way that cameras know: **each digit has its own
 # brightness**, from full light down to 1/64 of it. Nothing else changes. Eyes would adapt, and floating-point numbers
@@ -709,7 +713,7 @@ print(explain(training_gain, machine.isa))
 # CPUs have instructions for FP16. Without them, TensorFlow may leave it to Eigen, which converts to FP32 and back.
 
 # %% [markdown]
-# ## 4 · Eight bits by hand
+# ## 4 · Eight bits by hand {read 5, do 13}
 #
 # For inference, even 8 bits can be enough. There are only 256 codes, so you have to choose which numbers they
 # represent: this is [**quantisation**](../docs/glossary.md#quantisation). The **scale** is the distance between two
@@ -877,7 +881,7 @@ print(f"\n{dense.name} in INT8: {100 * off:.1f}% from its product in FP32")
 # term be off, and a sum of *k* terms? Then measure the largest error for random matrices with *k* from 8 to 4,096. The
 # bound grows like *k*. Why does the error grow more slowly?
 #
-# ## 5 · Quantise your network
+# ## 5 · Quantise your network {read 6, wait 0.3}
 #
 # **OpenVINO** runs trained networks on CPUs, mostly with oneDNN kernels. **NNCF** converts them to 8-bit codes *after
 # training* (post-training quantisation). It runs a few hundred images through the network, records the range of each
@@ -1113,7 +1117,7 @@ results.step(
 # layers may be the reason: section 7 looks at the layers one by one.
 
 # %% [markdown]
-# ## 6 · Where INT8 loses accuracy, and how to get it back
+# ## 6 · Where INT8 loses accuracy, and how to get it back {read 5}
 #
 # Section 5 compared the accuracy of INT8 and FP32. On which digits does each go wrong? Sort the test digits by their
 # brightness:
@@ -1222,7 +1226,7 @@ for name in CALIBRATIONS:
 # until the loss of accuracy is as small as you require.
 
 # %% [markdown]
-# ## 7 · What VNNI is worth
+# ## 7 · What VNNI is worth {read 6, wait 1.1, optional}
 #
 # A 512-bit register holds 64 numbers of 8 bits, or 16 of 32. So each instruction can multiply 4 times as many. But the
 # sums need 32 bits, and before VNNI that took three instructions: multiply 8-bit pairs and add neighbours into 16 bits;
@@ -1496,7 +1500,7 @@ for name in ("INT8", "BF16") if "AVX512_CORE_AMX" in capped else ():
 # A network gains less from AMX than the tiles promise if its layers don't fill them, or if memory limits them.
 
 # %% [markdown]
-# ## 8 · Below 8 bits, and weights alone
+# ## 8 · Below 8 bits, and weights alone {read 5, wait 0.3, optional}
 #
 # In 2026, "fewer bits" mostly means language models, with **weights alone** in INT4: 32 to 128 weights share a scale of
 # 16 bits. llama.cpp, OpenVINO, ONNX Runtime and PyTorch support it on CPUs.
@@ -1660,7 +1664,7 @@ results.hand_in("8", *rows_of_8)  # for the closing table
 # layers that are limited by the cores. Weights alone help layers that are limited by memory.
 
 # %% [markdown]
-# ## 9 · Many requests at once
+# ## 9 · Many requests at once {read 3, wait 0.35, optional}
 #
 # So far, one batch came after the other, and all cores worked on it. A server gets requests from many clients. It can
 # still give all cores to one request at a time. Or it serves several requests concurrently, each with a share of the
@@ -1791,7 +1795,7 @@ results.hand_in(
 # idea one level up. In training, these are [**ranks**](../docs/glossary.md#rank): see lab 07.
 
 # %% [markdown]
-# ## Questions
+# ## Questions {read 5}
 #
 # Answer each in a sentence or two, with what you saw above. Skip those that name an optional section that you left out.
 # The instructor's notebook has answers.

@@ -2,6 +2,10 @@
 # jupyter:
 #   jupytext:
 #     text_representation: {extension: .py, format_name: percent}
+#   lab:
+#     goal: let a search find the settings, and tell luck from speed
+#     needs: [ISA, memory, TensorFlow]
+#     better_with: [cores, PyTorch]
 # ---
 
 # %% [markdown]
@@ -62,7 +66,7 @@ LIVE_TRIALS, LIVE_REPEATS = (2, 1) if QUICK else (16, 2)  # section 6
 CONFIRMATION_ROUNDS = 0 if QUICK else 6  # section 6
 
 # %% [markdown]
-# ## 1 · How many settings are there?
+# ## 1 · How many settings are there? {read 4}
 #
 # A **knob** is anything that you can set before a program runs and that may change its speed. In machine learning, such
 # a setting is called a [**hyperparameter**](../docs/glossary.md#hyperparameter). All combinations of the knobs' values
@@ -103,7 +107,7 @@ print(f"At a minute each: {system / 525_960:.1e} years")
 # They tried 173 of these settings with one network and 156 with another, and gained 8.3% and 8%. How can 173 of 9.13 ·
 # 10¹⁷ be enough? That is the question of this lab.
 #
-# ## 2 · A landscape, measured whole
+# ## 2 · A landscape, measured whole {read 4}
 #
 # To judge a search, you need to know the best result that is possible. So here is a space small enough to be measured
 # **whole**: the training of the MNIST CNN with six knobs, on the TensorFlow that pip installs. The measurements come
@@ -262,7 +266,7 @@ show_pair("xla", "bfloat16")
 # conditions that the second one changes. You can then miss the best point.
 
 # %% [markdown]
-# ## 3 · Search blindly
+# ## 3 · Search blindly {read 2, do 8}
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
@@ -311,7 +315,7 @@ print(f"endless space, 60 trials: a chance of {1 - 0.95**60:.1%}")
 # stands out, a random search will most likely miss it.
 
 # %% [markdown]
-# ## 4 · Search with a memory
+# ## 4 · Search with a memory {read 6, do 9, wait 0.3}
 #
 # One measured point is called a [**trial**](../docs/glossary.md#trial). After a few trials you know something. A person
 # would look at the good ones, see what they have in common, and try more of that. Programs that do so use [**Bayesian
@@ -504,7 +508,7 @@ results.compare_guess(1, found_at["random"])
 # configuration of a short list.
 
 # %% [markdown]
-# ## 5 · Unstable, or just lucky?
+# ## 5 · Unstable, or just lucky? {read 5, do 9}
 #
 # So far a trial gave the same result each time. On a real machine it doesn't. Each point of the grid was launched
 # several times. How much do the launches of a point differ, and for which values of the knobs most?
@@ -700,7 +704,7 @@ for repeats in (1, 2):
 # confirms its winner.
 
 # %% [markdown]
-# ## 6 · This machine, live
+# ## 6 · This machine, live {read 5, do 9, wait 3}
 #
 # Now without a table: a trial runs a command and reads the number that it prints, its **metric**. The command is the
 # kit's benchmark, which trains the MNIST CNN. The knobs are those of the grid, in a small file. For each knob, it says
@@ -1000,7 +1004,7 @@ if challenger:
 # section again: on two cores, about 4 minutes. Is the best point of one network good for the other?
 
 # %% [markdown]
-# ## 7 · Homework: a command of your own
+# ## 7 · Homework: a command of your own {read 2, optional}
 #
 # All of that is one command, `lab tune`. It tunes any program that prints a metric, confirms the best settings in fresh
 # rounds, and writes them to a file that you can `source`. If you interrupt it, the same command continues. Type it in a
@@ -1021,7 +1025,7 @@ if challenger:
 #    best settings back: does that agree, too?
 
 # %% [markdown]
-# ## Questions
+# ## Questions {read 3}
 #
 # Answer each in a sentence or two, with what you saw above. The instructor's notebook has answers.
 #

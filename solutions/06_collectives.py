@@ -2,6 +2,10 @@
 # jupyter:
 #   jupytext:
 #     text_representation: {extension: .py, format_name: percent}
+#   lab:
+#     goal: write a parameter server and a ring all-reduce, and model them up to 1,024 ranks
+#     needs: [memory, MPI, data]
+#     better_with: [cores, network]
 # ---
 
 # %% [markdown]
@@ -80,7 +84,7 @@ RACK_ROUNDS = 2 if QUICK else 7  # section 13
 #
 # **Time** {minutes 1–6}. All ranks are on this machine; messages are copied through its memory.
 #
-# ## 1 · What has to travel?
+# ## 1 · What has to travel? {read 4.5, wait 0.2}
 #
 # In [**data parallelism**](../docs/glossary.md#data-parallelism), each rank has a copy of the network and a share of
 # the [**batch**](../docs/glossary.md#batch). It computes a gradient: one number for each weight. Before weights are
@@ -213,7 +217,7 @@ results.compare_guess(1, outcome if short == long else "it depends on the length
 # buffer, so it shows the mistake even with 40 bytes. `Sendrecv` and `Isend` avoid it.
 
 # %% [markdown]
-# ## 2 · A parameter server
+# ## 2 · A parameter server {read 4, do 9}
 #
 # The classic method: one rank is the **server**. The workers *push* their gradients to it, it adds them up, and they
 # *pull* the sum.
@@ -318,7 +322,7 @@ def parameter_server(ranks, gradient, total, servers):
 servers = check(1, "work/servers.py")
 
 # %% [markdown]
-# ## 3 · A ring without a server
+# ## 3 · A ring without a server {read 3, do 12}
 #
 # With as many servers as ranks, all ranks do the same work, but each talks to all others. The **ring all-reduce**
 # balances the work just as well, and each rank talks to two neighbours only. In every step, each rank sends to the next
@@ -422,7 +426,7 @@ def ring_allreduce(ranks, gradient, total):
 ring = check(2, "work/ring.py")
 
 # %% [markdown]
-# ## 4 · Count: messages and bytes
+# ## 4 · Count: messages and bytes {read 3}
 #
 # For *n* ranks, a gradient of *S* bytes and *k* servers, theory says that each rank **sends**:
 #
@@ -504,7 +508,7 @@ counts = run_ranks(COUNTED_RANKS, "work/count.py", Path(servers).stem, Path(ring
 # messages and bytes as in the ring. So servers aren't slow; too few servers are. Counts don't show who sends to whom
 # *at the same moment*: section 7 measures whether that matters.
 #
-# ## 5 · How long does it take in memory?
+# ## 5 · How long does it take in memory? {read 4, wait 0.1}
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
@@ -734,7 +738,7 @@ print("Your ring:", check_ring(measured))
 # Intervals here are 95% intervals over the rounds of *one* launch: another launch may place memory and ranks
 # differently.
 #
-# ## 6 · Why is one faster?
+# ## 6 · Why is one faster? {read 3, optional}
 #
 # `MPI_Allreduce` is C, written by experts. If it isn't faster than your ring with large gradients, change **one** thing
 # and measure again.
@@ -795,7 +799,7 @@ results.hand_in("6", row)
 # **Time** {minutes 7–questions}. From here on, each rank runs on its own [**node**](../docs/glossary.md#node), and
 # wires join the nodes. Your two scripts stay as they are.
 #
-# ## 7 · How long does it take on wires?
+# ## 7 · How long does it take on wires? {read 4, wait 1}
 #
 # Linux can make nodes on one machine, as [**network namespaces**](../docs/glossary.md#network-namespace). From each, a
 # cable leads to a switch, and carries no more than the rate that you request.
@@ -1054,7 +1058,7 @@ if no_wires:
     print(f"Not here: {no_wires}")
 
 # %% [markdown]
-# ## 8 · A model with three numbers
+# ## 8 · A model with three numbers {read 4, do 7, wait 0.25}
 #
 # Describe a machine with three numbers: the latency of a message (s), the bandwidth of a link (bytes/s), and the **rate
 # of adding** (bytes/s). This is the [**latency-bandwidth model**](../docs/glossary.md#latency-bandwidth-model), plus a
@@ -1315,7 +1319,7 @@ plots.show(
 # of your ring takes some microseconds of Python. On wires, the first bytes after a pause may pass faster than the rate,
 # and a rank may wait for a core. But the model can be right about the *shape*, and the next section needs no more.
 #
-# ## 9 · To 1,024 ranks
+# ## 9 · To 1,024 ranks {read 5.5}
 #
 # Here is a network for 1,024 ranks, an **assumption**: 2 µs and 100 Gbit/s in each direction, one link per rank.
 # Change it to yours, or to `fitted_wires["1 Gbit/s"]`.
@@ -1520,7 +1524,7 @@ for n in (8, 64, 1_024):
 # remains ahead. Over a much slower uplink, only what crosses it counts, and halving sends less: *S*. Section 13
 # measures it.
 #
-# ## 10 · Cut the layer, not the batch
+# ## 10 · Cut the layer, not the batch {read 3.5, do 9, optional}
 #
 # A network that is too large for one rank is itself split: [**model
 # parallelism**](../docs/glossary.md#model-parallelism). In a dense layer, `x @ weights + bias`, each rank again has
@@ -1607,7 +1611,7 @@ for name, inputs, neurons in (
 # exercise 4 does, and [**pipeline parallelism**](../docs/glossary.md#pipeline-parallelism) gives each rank some layers.
 
 # %% [markdown]
-# ## 11 · What to send first
+# ## 11 · What to send first {read 4, do 6, optional}
 #
 # In the [**backward pass**](../docs/glossary.md#backward-pass), the gradient of the *last* layer is ready first. Send
 # it while you compute the next: communication and computation [**overlap**](../docs/glossary.md#overlap).
@@ -1795,7 +1799,7 @@ plots.show(
 # thread (`MPIR_CVAR_ASYNC_PROGRESS=1`), which keeps a core busy.
 
 # %% [markdown]
-# ## 12 · Send less
+# ## 12 · Send less {read 4.5, do 9, wait 0.35, optional}
 #
 # There are two kinds of [**gradient compression**](../docs/glossary.md#gradient-compression):
 #
@@ -2171,7 +2175,7 @@ results.hand_in("12", *rows)
 # 07 measures it). On 4 ranks, FP16 sends log₂ 4 · ½ = 1 gradient, where float32 sends 1.5; on 16 ranks, 2 vs 1.9.
 
 # %% [markdown]
-# ## 13 · Two racks
+# ## 13 · Two racks {read 4, wait 0.4, optional}
 #
 # In a data centre, nodes stand in *racks*. Each rack has its own switch, and an
 # [**uplink**](../docs/glossary.md#uplink) leads from it to the others. An uplink often carries less than the rack's
@@ -2320,7 +2324,7 @@ else:
 # calls these orders `--distribution=block` and `cyclic` ([its
 # documentation](https://slurm.schedmd.com/sbatch.html#OPT_distribution)).
 #
-# ## Questions
+# ## Questions {read 3.5}
 #
 # The instructor's notebook has answers.
 #

@@ -2,6 +2,10 @@
 # jupyter:
 #   jupytext:
 #     text_representation: {extension: .py, format_name: percent}
+#   lab:
+#     goal: distribute a training script in six steps, and find its bottleneck
+#     needs: [ISA, memory, TensorFlow, MPI, Horovod, data]
+#     better_with: [cores, network]
 # ---
 
 # %% [markdown]
@@ -60,7 +64,7 @@ if not QUICK:
     WIRE_CASES |= {"2 nodes, 100 Mbit/s": (2, 4), "4 nodes, 25 Mbit/s": (4, 3)}
 
 # %% [markdown]
-# ## 1 · The task: digits and a small network
+# ## 1 · The task: digits and a small network {read 2}
 #
 # The kit uses the real MNIST digits if they are on this machine, and scikit-learn's handwritten digits otherwise. The
 # next cell prints which.
@@ -85,7 +89,7 @@ plots.show(figure, alt="Twenty digits of the training set, each with its label a
 Code(filename=ROOT / "labkit" / "models" / "mnist.py")
 
 # %% [markdown]
-# ## 2 · One process
+# ## 2 · One process {read 2.5, wait 0.15}
 #
 # This script trains it in one process, with its own loop instead of Keras' `fit`, so that you can see each step. You
 # will turn it into a distributed script line by line.
@@ -162,7 +166,7 @@ if not QUICK:
         run_ranks(1, "work/serial.py", "--digits", n_train, "--epochs", 3)
 
 # %% [markdown]
-# ## 3 · What changes with many processes
+# ## 3 · What changes with many processes {read 7, do 20, wait 0.2}
 #
 # With Horovod, *every* rank runs the *whole* script, with its own copy of the network and its own share of the digits.
 # This is [**data parallelism**](../docs/glossary.md#data-parallelism). One thing makes it a single training run: after
@@ -368,7 +372,7 @@ results.compare_guess(1, "waits")
 # (If shares cannot be equal, a rank that has finished calls `hvd.join()`, which contributes zeros until all have.)
 
 # %% [markdown]
-# ## 4 · Trust nothing: compare the weights
+# ## 4 · Trust nothing: compare the weights {read 5, do 12, wait 0.15}
 #
 # If a gradient is not averaged, or the start is not broadcast, nothing crashes. Each rank trains its own network, the
 # loss falls, the accuracy looks fine, and all ranks but one worked for nothing. Only one thing gives such a run away:
@@ -579,7 +583,7 @@ if __name__ == "__main__":
 train_hvd = check(4, "work/train_hvd.py")
 
 # %% [markdown]
-# ## 5 · 1, 2 and 4 ranks
+# ## 5 · 1, 2 and 4 ranks {read 7, wait 2.05}
 #
 # Each rank gets one thread here, so that only the number of ranks changes: `run_ranks` sets `OMP_NUM_THREADS=1` and the
 # two variables that TensorFlow reads instead.
@@ -966,7 +970,7 @@ if scaling:
 # copy of the network.
 
 # %% [markdown]
-# ## 6 · Where the time goes: the timeline
+# ## 6 · Where the time goes: the timeline {read 3, wait 0.15, optional}
 #
 # Horovod writes a [**timeline**](../docs/glossary.md#timeline) of every tensor to the file that `HOROVOD_TIMELINE`
 # names. Writing it takes time, so it gets a short run of its own: one epoch on 2 ranks.
@@ -1074,7 +1078,7 @@ print(f"After {averaged_at:.1f} ms, all were averaged.")
 # 1 ms by default; or for its thread. Horovod has **one thread** for all of this. During an all-reduce, other gradients
 # stay *negotiated*, or unseen. (Chrome opens the file too, at `chrome://tracing`.)
 #
-# ## 7 · Improve it
+# ## 7 · Improve it {read 3.5, optional}
 #
 # What can you change?
 #
@@ -1148,7 +1152,7 @@ if mine:
         show_settings(alternate(launches, 6)[0], "default", mine)
 
 # %% [markdown]
-# ## 8 · The run that looks distributed but isn't
+# ## 8 · The run that looks distributed but isn't {read 3, do 8, wait 0.35}
 #
 # Many tutorials make a Keras script distributed in two lines: wrap the optimizer in `hvd.DistributedOptimizer`, and
 # call `fit`. With Keras 2 that was right. Here is the same with today's Keras.
@@ -1269,7 +1273,7 @@ if not QUICK:  # a small run leaves it to the check
     run_ranks(2, fit_hvd, "--digits", n_train, "--epochs", 2, threads=1)
 
 # %% [markdown]
-# ## 9 · When a rank dies
+# ## 9 · When a rank dies {read 2, wait 0.15, optional}
 #
 # On a cluster, ranks die: they run out of memory, or a node fails. The others then wait in their next all-reduce for a
 # rank that will never come. `run_ranks` ends them all, and shows the last lines of the one that died.
@@ -1308,7 +1312,7 @@ if not QUICK:
     assert json.loads((out / "log.json").read_text())["spread"] == 0.0
 
 # %% [markdown]
-# ## 10 · Ranks, threads and cores
+# ## 10 · Ranks, threads and cores {read 6, do 8, wait 0.8, optional}
 #
 # Step 2 gives each rank its own cores. This is [**pinning**](../docs/glossary.md#pinning), and it goes wrong without an
 # error: two ranks on one core just make a run slow. Here are four reports from a node with four cores. Each core has
@@ -1459,7 +1463,7 @@ if pinned:
 # a common choice, each rank reads its own socket's memory. Under Slurm (lab 08), the job provides the nodes.
 
 # %% [markdown]
-# ## 11 · On wires
+# ## 11 · On wires {read 7.5, do 6, wait 1.5, optional}
 #
 # So far, the gradients went through this machine's memory. On a cluster they go through cables. The kit can put each
 # rank on a [**node**](../docs/glossary.md#node) of its own: here, a part of this machine's Linux that has only one
@@ -1757,7 +1761,7 @@ if wired and PREDICTION_ROUNDS:
 # this.
 
 # %% [markdown]
-# ## Questions
+# ## Questions {read 2}
 #
 # Answer each in a sentence or two, from what you saw above. The instructor's notebook has answers.
 #

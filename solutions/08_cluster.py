@@ -2,6 +2,10 @@
 # jupyter:
 #   jupytext:
 #     text_representation: {extension: .py, format_name: percent}
+#   lab:
+#     goal: submit, stop and resume a Slurm job, and decide how many nodes to request
+#     needs: [ISA, memory, TensorFlow, MPI, Horovod]
+#     better_with: [cores, network, Slurm]
 # ---
 
 # %% [markdown]
@@ -98,7 +102,7 @@ def in_percent(share):
 
 
 # %% [markdown]
-# ## 1 · Which cluster?
+# ## 1 · Which cluster? {read 4, wait 0.1}
 #
 # On a cluster you **submit** [**jobs**](../docs/glossary.md#job). A
 # [**scheduler**](../docs/glossary.md#scheduler) such as [**Slurm**](../docs/glossary.md#slurm) keeps them in a queue,
@@ -218,7 +222,7 @@ if slurm:
     slurm_command("scancel", held)
 
 # %% [markdown]
-# ## 2 · The recipe
+# ## 2 · The recipe {read 5}
 #
 # The guide was that of Bede, a GPU cluster of British universities. It trained ResNet-50 on ImageNet with [these
 # flags](https://bede-documentation.readthedocs.io):
@@ -333,7 +337,7 @@ for line in re.findall(r"# Horovod: .*", program):
 # %% [markdown]
 # Each rank's moving averages come from its own images: saving only those of rank 0 would lose the others'.
 #
-# ## 3 · The learning rate
+# ## 3 · The learning rate {read 4, do 8}
 #
 # Three rules set the [**learning rate**](../docs/glossary.md#learning-rate) of a step:
 #
@@ -461,7 +465,7 @@ for name, batch, speed_there, hours in (
 # And look at the half hour on 8 V100s: the source of its published 5,800 images/s also reports ten epochs in those 30
 # minutes. Can both be right? (Question 8)
 #
-# ## 4 · The images, and who reads which
+# ## 4 · The images, and who reads which {read 3, do 8, wait 0.1}
 #
 # ImageNet is too large for a workshop, 140 GB, and you would have to accept its terms. So the kit draws a small set of
 # synthetic images in ten classes, in ImageNet's own layout: [**TFRecord**](../docs/glossary.md#tfrecord) files.
@@ -562,7 +566,7 @@ pipeline = Measured(*pipeline, unit="images/s", digits=0)
 print(f"the pipeline alone, {cores} cores, small images: {pipeline}")
 
 # %% [markdown]
-# ## 5 · Submit it
+# ## 5 · Submit it {read 5, wait 1.1}
 #
 # The job script for training is `env/slurm/train.sbatch`. Its last lines start the program on every node:
 
@@ -740,7 +744,7 @@ if TOO_FAR_STEPS:
     results.compare_guess(1, "it fails" if fails else "it learns")
 
 # %% [markdown]
-# ## 6 · Stop it
+# ## 6 · Stop it {read 3, wait 0.45}
 #
 # Jobs end early: the time limit is reached, someone else needs the nodes, or a node fails. If there is time, Slurm
 # sends **SIGTERM** to all ranks, and SIGKILL some time later. The program uses the time between: the ranks agree on the
@@ -805,7 +809,7 @@ if not QUICK:
 # A checkpoint is written under a hidden name, and renamed when it is complete: a power cut in between leaves no damaged
 # one.
 #
-# ## 7 · Why were 32 GPUs no faster than 16?
+# ## 7 · Why were 32 GPUs no faster than 16? {read 9, do 8}
 #
 # Bede's published guide reports about 4,500 images/s on 4 GPUs, all at nearly 100% utilisation, and about 18,000 on 16:
 # four times the speed on four times the GPUs, a [**scaling efficiency**](../docs/glossary.md#scaling-efficiency) of
@@ -1170,7 +1174,7 @@ if 2 in runs:
 # **This is the end of the first part.** Short of time? Answer the questions, and come back later.
 
 # %% [markdown]
-# ## 8 · What does the exchange cost here?
+# ## 8 · What does the exchange cost here? {read 8, wait 1.2, optional}
 #
 # Two questions are often confused:
 #
@@ -1643,7 +1647,7 @@ results.hand_in(
 )
 
 # %% [markdown]
-# ## 9 · One storage for all
+# ## 9 · One storage for all {read 3, wait 1, optional}
 #
 # The other suspect was the storage, a limit that all nodes share. To test it, one extra node holds all images, and the
 # nodes that train have none. TensorFlow's [**tf.data service**](../docs/glossary.md#tfdata-service) serves the records
@@ -1850,7 +1854,7 @@ results.hand_in("9", storage_row)  # for the closing table
 # images. Fewer bytes of *gradients* don't. So first find out which of the two limits you have: exercise 5.
 
 # %% [markdown]
-# ## 10 · Larger steps
+# ## 10 · Larger steps {read 5, do 8, wait 0.45, optional}
 #
 # Training that waits for the network can exchange gradients less often, or take larger batches. Either way, a step has
 # more images.
@@ -1975,7 +1979,7 @@ if large:
 # The last two used a rate per layer, [**LARS**](../docs/glossary.md#lars) (`--optimizer lars`).
 
 # %% [markdown]
-# ## 11 · Which cause is it?
+# ## 11 · Which cause is it? {read 2, do 9, optional}
 #
 # ### Exercise 5 · Diagnose
 #
@@ -2046,7 +2050,7 @@ for name, rounds in clusters.items():
         print(f"   {run:20}{np.mean(speeds):>8,.0f} images/s{compared}")
 
 # %% [markdown]
-# ## 12 · And on a real cluster?
+# ## 12 · And on a real cluster? {read 4, wait 0.35, optional}
 #
 # How long would 50 epochs of ImageNet take on *your* cluster? A few steps of the real ResNet-50 give the answer, in
 # about half a minute.
@@ -2098,7 +2102,7 @@ results.hand_in("12", (name, "75.863%; 92.823%", duration, ""))
 #   The MPI in the image must be ABI-compatible with the site's.
 
 # %% [markdown]
-# ## Questions
+# ## Questions {read 4}
 #
 # Answer each in a sentence or two. Skip those that name a section you left out.
 #

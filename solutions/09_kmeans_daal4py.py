@@ -2,6 +2,10 @@
 # jupyter:
 #   jupytext:
 #     text_representation: {extension: .py, format_name: percent}
+#   lab:
+#     goal: reduce a photo to a few colours, on one process and on many
+#     needs: [memory, MPI, daal4py]
+#     better_with: [cores]
 # ---
 
 # %% [markdown]
@@ -62,7 +66,7 @@ START_STRIDE, START_SEEDS = (1, 3) if QUICK else (25, 8)  # section 2: every 25t
 RANK_COUNTS = (1, 2) if QUICK else (1, 2, 3, 4)  # section 5
 
 # %% [markdown]
-# ## 1 · A photo in sixteen colours?
+# ## 1 · A photo in sixteen colours? {read 3, do 6}
 #
 # A pixel is three numbers from 0 to 255: red, green and blue. That takes 24 bits. With a
 # [**palette**](../docs/glossary.md#palette) of 16 colours, a pixel is just the number of its colour: 4 bits. Choosing
@@ -149,7 +153,7 @@ for bits in range(1, 8):
 results.guess(1, "16 colours chosen for the photo", ..., unit="dB")
 
 # %% [markdown]
-# ## 2 · K-Means in one process
+# ## 2 · K-Means in one process {read 5, do 6, wait 0.6}
 #
 # K-Means looks for the *k* colours, the [**centroids**](../docs/glossary.md#centroid), that minimise the sum of the
 # squared distances from each pixel to its nearest centroid. This sum is the
@@ -393,7 +397,7 @@ alt = f"PSNR against the number of colours, with file sizes. {summary}."
 plots.show(figure, alt=alt, keep=results)
 
 # %% [markdown]
-# ## 3 · SPMD: one program, many shares
+# ## 3 · SPMD: one program, many shares {read 4, do 7}
 #
 # *Single program, multiple data*, or [**SPMD**](../docs/glossary.md#spmd): every rank runs the same script on its own
 # rows. In daal4py you add one argument to an algorithm, `distributed=True`. Each rank calls `compute` with *its* rows,
@@ -491,7 +495,7 @@ module_text = check.module_text(2, 3)
 print(module_text.partition("import pickle")[0])
 
 # %% [markdown]
-# ## 4 · It looks distributed
+# ## 4 · It looks distributed {read 3, do 6, wait 0.3}
 #
 # In this script, each rank reads its share: `mmap_mode="r"` maps the file into memory, so a rank reads only the rows
 # that it uses. All ranks together draw the first centroids.
@@ -668,7 +672,7 @@ proof = run_ranks(2, "work/proof.py", work / "photo.npy", 16, ITERATIONS)
 results.compare_guess(2, REASONS[2])
 
 # %% [markdown]
-# ## 5 · The whole picture
+# ## 5 · The whole picture {read 4, do 6, wait 1}
 #
 # The centroids are the same on all ranks, but each rank can label only its own pixels. One rank must put the picture
 # together, and that rank alone must write it.
@@ -935,7 +939,7 @@ print(*predictions, consistency.score(predictions), sep="\n")
 # *before* the last update; a fit in one process reports it for the centroids that it returns. That is why the script
 # computes it in a separate pass with 0 iterations.
 #
-# ## 6 · Threads or processes?
+# ## 6 · Threads or processes? {read 3, wait 1.6, optional}
 #
 # daal4py can also use several *threads* in one process. They share one memory, so there are no shares, nothing to
 # gather, and no MPI. Which is faster? And can threads and processes get in each other's way?
@@ -1083,7 +1087,7 @@ if cores == 2 and PROCESSES in speeds:
 # nodes](https://uxlfoundation.github.io/scikit-learn-intelex/latest/distributed_daal4py.html), 35 GB per node.
 
 # %% [markdown]
-# ## 7 · With others, on the same pixels
+# ## 7 · With others, on the same pixels {read 4, wait 1.1, optional}
 #
 # A library that claims to be fast should be compared with others. To be fair, keep these the same: the pixels in double
 # precision, the number of colours, the first centroids, the threads, and, if the algorithm is Lloyd's, the number of
@@ -1311,7 +1315,7 @@ results.hand_in(
 # Often the fastest computation is the one you don't need. Measure on your own data what skipping it costs.
 
 # %% [markdown]
-# ## 8 · Homework: does it depend on the data's shape?
+# ## 8 · Homework: does it depend on the data's shape? {read 1, optional}
 #
 # A pixel has three numbers; a patch of 4 × 4 pixels has 48, an embedding has hundreds. An AVX2 unit processes 4 doubles
 # at a time, an AVX-512 unit 8, so longer rows may suit one library better. The next cell writes a race on random rows,
@@ -1361,7 +1365,7 @@ gain = ratio(speeds["daal4py"], speeds["scikit-learn"])
 print(f"{rows:,} × {width}, {k} centroids, daal4py vs scikit-learn: {gain}: {gain.verdict}")
 
 # %% [markdown]
-# ## Questions
+# ## Questions {read 3}
 #
 # Answer each in a sentence or two, with what you saw above. The instructor's notebook has answers.
 #

@@ -2,6 +2,10 @@
 # jupyter:
 #   jupytext:
 #     text_representation: {extension: .py, format_name: percent}
+#   lab:
+#     goal: write attention and its cache, and forecast today's models on your machine
+#     needs: [ISA, memory, TensorFlow, MPI, OpenVINO]
+#     better_with: [cores]
 # ---
 
 # %% [markdown]
@@ -84,7 +88,7 @@ text = characters.load_characters()
 print(text.source)
 
 # %% [markdown]
-# ## 1 · A transformer, small and whole
+# ## 1 · A transformer, small and whole {read 7, do 4, wait 1.4}
 #
 # A language model answers one question: *given the text so far, what comes next?* The text is cut into
 # [**tokens**](../docs/glossary.md#token): here one of 128 characters, in chat models a piece of a word. The model
@@ -329,7 +333,7 @@ plots.show(
 # 3 minutes on a laptop, a loss of 1.88 on Shakespeare.
 
 # %% [markdown]
-# ## 2 · Generating
+# ## 2 · Generating {read 4, do 4, wait 0.1}
 #
 # To write a character, `write` computes the keys and values of all earlier ones again, although they have not changed:
 # no token sees later ones. So store them in a [**KV cache**](../docs/glossary.md#kv-cache). Then each token is computed
@@ -469,7 +473,7 @@ plots.show(
 # A cache costs memory: 2 · layers · width numbers per token of every request.
 
 # %% [markdown]
-# ## 3 · Prefill is not decode
+# ## 3 · Prefill is not decode {read 7, do 7, wait 0.65}
 #
 # First the model reads your prompt: all its tokens go through the blocks at once. That is
 # [**prefill**](../docs/glossary.md#prefill), and it determines the [**time to first
@@ -664,7 +668,7 @@ for name in ("FP32", "BF16"):
 # instructions, the table shows FP32 twice.
 
 # %% [markdown]
-# ## 4 · Fewer bits
+# ## 4 · Fewer bits {read 6, do 7, wait 1.05}
 #
 # If bytes limit decode, then fewer bytes per weight mean more tokens per second. Four bits are 16 codes. Lab 04 gave
 # each channel one scale. With 4 bits, a channel's largest weight would leave too few codes for the others, so small
@@ -1054,7 +1058,7 @@ plots.show(
 # also rounds activations, and scales a sum for each group.
 
 # %% [markdown]
-# ## 5 · Many requests, long contexts
+# ## 5 · Many requests, long contexts {read 5.5, wait 1}
 #
 # In decode, each weight is read and used once. If 8 people wait for an answer, a server writes a token for each of them
 # in one pass, and reads the weights once for all. With *B* requests, a pass does *B* times the operations, and moves
@@ -1274,7 +1278,7 @@ plots.show(
 # contexts, and so do the caches of 16 or 8 bits that production uses.
 
 # %% [markdown]
-# ## 6 · Your machine, these models
+# ## 6 · Your machine, these models {read 6}
 #
 # Now predict models that are not here. Their sizes come from the configuration files that their
 # makers publish ([Llama](https://huggingface.co/meta-llama), [Qwen](https://huggingface.co/Qwen),
@@ -1396,7 +1400,7 @@ plots.show(
 # With several requests, a mixture's tokens use different experts, so a pass reads more of them.
 
 # %% [markdown]
-# ## 7 · Speculative decoding
+# ## 7 · Speculative decoding {read 5, do 5, wait 0.1}
 #
 # More tokens in a pass are cheap (section 5), but one request's next tokens are not known yet. So guess them.
 # A cheap *draft* proposes a few tokens. The large model reads all of them in *one* pass, and returns its own choice
@@ -1607,7 +1611,7 @@ for gamma in (count - 1 for count in AT_ONCE if 2 < count <= 16):
 # can slow all of them down.
 
 # %% [markdown]
-# ## 8 · Under load: TTFT and TPOT
+# ## 8 · Under load: TTFT and TPOT {read 5, wait 0.3, optional}
 #
 # With *continuous batching*, a server admits a new request at any pass. But a long prompt occupies a pass of its own,
 # and all others wait. With *chunked prefill*, a pass reads a part of the prompt and also writes a token for each other
@@ -1709,7 +1713,7 @@ results.hand_in(
 # a p95 that users accept, and read off the load.
 
 # %% [markdown]
-# ## 9 · Split over ranks
+# ## 9 · Split over ranks {read 4, wait 0.4, optional}
 #
 # On a server with two sockets, a core reads its own memory faster than the other socket's. [**Tensor
 # parallelism**](../docs/glossary.md#tensor-parallelism) starts a rank per socket and gives each rank a part of every
@@ -1868,7 +1872,7 @@ else:
     print(f"Not here: {sockets} NUMA node{'s' if sockets > 1 else ''}. Published, above: 1.96×.")
 
 # %% [markdown]
-# ## 10 · The same in tools
+# ## 10 · The same in tools {read 5, wait 0.6, optional}
 #
 # The options that matter on CPUs, according to [llama.cpp's server][lc], [OpenVINO GenAI][ov],
 # [vLLM on CPU][vl] and [SGLang on CPU][sg] (autumn 2026):
@@ -1995,7 +1999,7 @@ for name, gain in ratios(writing, "your decoder").items():
 # caches, drafts. If it writes other tokens, two were about equally likely, and each kernel adds up in another order.
 
 # %% [markdown]
-# ## Questions
+# ## Questions {read 3}
 #
 # Answer each in a sentence or two.
 #

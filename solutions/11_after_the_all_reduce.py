@@ -2,6 +2,10 @@
 # jupyter:
 #   jupytext:
 #     text_representation: {extension: .py, format_name: percent}
+#   lab:
+#     goal: write DDP, ZeRO and FSDP, count their bytes and memory, and compare with PyTorch
+#     needs: [memory, MPI]
+#     better_with: [cores, network, PyTorch]
 # ---
 
 # %% [markdown]
@@ -74,7 +78,7 @@ if no_wires:
     print(f"Nothing is sent over wires here: {no_wires}")
 
 # %% [markdown]
-# ## 1 · Three APIs for the same steps
+# ## 1 · Three APIs for the same steps {read 6}
 #
 # What became of Horovod? Release 0.28.1 of [June 2023](https://pypi.org/project/horovod/#history) was the last.
 # [Lightning](https://github.com/Lightning-AI/pytorch-lightning/pull/16150) removed its support at the end of 2022,
@@ -164,7 +168,7 @@ class Adam:
 # `backward` handles one layer. A training step calls `forward` from the first layer to the last, and `backward` from
 # the last to the first. So the gradient of the *last* layer is ready first.
 #
-# ## 2 · DDP: send while you compute
+# ## 2 · DDP: send while you compute {read 7, do 11, wait 1}
 #
 # PyTorch's [**DDP**](../docs/glossary.md#ddp), `DistributedDataParallel`, does
 # [**data parallelism**](../docs/glossary.md#data-parallelism) as Horovod does: each rank has all weights and a share of
@@ -789,7 +793,7 @@ if hidden:
 # pays for `start` every time, which a delay makes expensive. PyTorch's `bucket_cap_mb` is your `limit`.
 
 # %% [markdown]
-# ## 3 · ZeRO-1: shard the optimizer
+# ## 3 · ZeRO-1: shard the optimizer {read 4, do 5}
 #
 # With DDP, every rank stores Adam's numbers for all weights and computes the same update. Both are wasteful. In
 # [**ZeRO**](../docs/glossary.md#zero), stage 1 ([Rajbhandari et al. 2020](https://arxiv.org/abs/1910.02054)), a rank
@@ -891,7 +895,7 @@ _ = (work / "own_zero1.py").write_text(Path(zero1).read_text())
 # An all-reduce is a [**reduce-scatter**](../docs/glossary.md#reduce-scatter) and an
 # [**all-gather**](../docs/glossary.md#all-gather) (lab 06, section 3). ZeRO-1 puts the update between the two.
 #
-# ## 4 · FSDP: shard everything
+# ## 4 · FSDP: shard everything {read 8, do 6, wait 2.2}
 #
 # [**FSDP**](../docs/glossary.md#fsdp), fully sharded data parallel, is PyTorch's name for ZeRO's third stage. Each rank
 # stores a shard of each layer: weights, gradients, states. Before a layer computes, its weights are gathered; after it,
@@ -1266,7 +1270,7 @@ if step_reports:
 # only one core, that core does it all.
 
 # %% [markdown]
-# ## 5 · Which one?
+# ## 5 · Which one? {read 5, do 5}
 #
 # ### Above which rate?
 #
@@ -1402,7 +1406,7 @@ display(markdown.table(("stored: every …", "outputs, by formula", "peak, in ou
 # (each rank writes its shards). Where nothing fits, add ranks,
 # [**tensor parallelism**](../docs/glossary.md#tensor-parallelism) (lab 10) or a pipeline.
 #
-# ## 6 · A pipeline, in one picture
+# ## 6 · A pipeline, in one picture {read 2}
 #
 # In [**pipeline parallelism**](../docs/glossary.md#pipeline-parallelism), each rank has some of the layers and passes
 # its outputs on. Only activations travel. But while the first rank computes, the others wait. So the batch is cut into
@@ -1439,7 +1443,7 @@ plots.show(
 # backward pass. The *1F1B* order starts backward passes earlier: the same bubble, fewer outputs.
 
 # %% [markdown]
-# ## 7 · The same in PyTorch
+# ## 7 · The same in PyTorch {read 10, wait 1.3}
 #
 # Now train the same network, on the same data, in PyTorch. `DistributedDataParallel` wraps the whole network.
 # `fully_shard`, the second version of FSDP, wraps each layer. Both send through *Gloo*, PyTorch's library for CPUs; on
@@ -2232,7 +2236,7 @@ results.hand_in("7", *((*row, *torch_rows.get(row[0], missing)) for row in TORCH
 # </div>
 
 # %% [markdown]
-# ## Questions
+# ## Questions {read 3}
 #
 # Answer each in a sentence or two, with what you saw above.
 #

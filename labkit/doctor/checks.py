@@ -16,8 +16,9 @@ from typing import Any, Literal, NamedTuple
 
 from labkit.data import mnist
 from labkit.display import onednn
-from labkit.doctor.labs import LABS, Lab
 from labkit.doctor.probes import ProbeResult, shadowing_mpi, try_command, try_network, try_python, try_ranks, try_slurm
+from labkit.exercises import catalogue
+from labkit.exercises.catalogue import LabInfo
 from labkit.mpi import torch_ranks
 from labkit.roofline import measure
 from labkit.system.errors import LabError
@@ -62,7 +63,7 @@ NOT_TRIED = ProbeResult(error="not tried in a quick check")
 
 @dataclass(frozen=True)
 class Facts:
-    """What the checks judge: this machine, its environment variables, and each check's observation by name."""
+    """The facts that the checks judge: the machine, its environment variables, and each check's observation by name."""
 
     machine: Machine
     environ: Mapping[str, str]
@@ -415,16 +416,16 @@ def observe(report_step: Callable[[str], None], quick: bool = False) -> Facts:
     return Facts(usable_machine(), dict(os.environ), observed)
 
 
-def judge(facts: Facts, labs: Sequence[Lab] = LABS) -> Report:
-    """Turn facts into findings, and findings into a verdict on each lab."""
+def judge(facts: Facts, labs: Sequence[LabInfo] | None = None) -> Report:
+    """Turn facts into findings, and findings into a verdict on each lab, by default on all labs."""
     findings = tuple(Finding(check.name, *check.judge(facts, facts.observed[check.name])) for check in CHECKS)
-    return Report(facts.machine, findings, tuple(_verdict(lab, findings) for lab in labs))
+    return Report(facts.machine, findings, tuple(_verdict(lab, findings) for lab in labs or catalogue.labs()))
 
 
-def _verdict(lab: Lab, findings: Sequence[Finding]) -> Verdict:
+def _verdict(lab: LabInfo, findings: Sequence[Finding]) -> Verdict:
     needs = {*lab.needs, *(check.name for check in CHECKS if check.all_labs)}
     if failed := tuple(finding for finding in findings if finding.name in needs and finding.status == "fail"):
-        return Verdict(lab.name, "fail", failed)
+        return Verdict(lab.title, "fail", failed)
     relevant = needs.union(lab.better_with)
     limiting = tuple(finding for finding in findings if finding.name in relevant and finding.status != "ok")
-    return Verdict(lab.name, "warn" if limiting else "ok", limiting)
+    return Verdict(lab.title, "warn" if limiting else "ok", limiting)

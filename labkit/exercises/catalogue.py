@@ -116,6 +116,8 @@ class LabInfo:
         Its exercises by number.
     questions : tuple of Question
         Its questions, in order.
+    needs, better_with : tuple of str
+        The doctor's checks without which it can't run, or has less to show, in addition to those that all labs need.
     """
 
     name: str
@@ -123,6 +125,8 @@ class LabInfo:
     sections: tuple[Section, ...]
     exercises: Mapping[int, Exercise]
     questions: tuple[Question, ...]
+    needs: tuple[str, ...] = ()
+    better_with: tuple[str, ...] = ()
 
     @property
     def number(self) -> str:
@@ -180,4 +184,6 @@ def _lab(name: str, entry: dict[str, Any]) -> LabInfo:
         tuple(
             Question(name[:2], **question | {"choices": tuple(question["choices"])}) for question in entry["questions"]
         ),
+        tuple(entry["needs"]),
+        tuple(entry["better_with"]),
     )

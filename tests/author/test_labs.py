@@ -1,21 +1,11 @@
-"""Each lab is complete: agenda, minutes, doctor's table, tests."""
-
-import re
+"""Each lab is complete: minutes, stored run, tests."""
 
 import pytest
 
-from labkit.doctor.labs import LABS
 from labkit.system import paths
 from labkit_author import build, minutes, notebooks, sources
 
 SOURCES = pytest.mark.parametrize("source", sources.labs(), ids=lambda source: source.stem)
-
-
-@SOURCES
-def test_lab_is_in_the_agenda(source):
-    total = minutes.total(minutes.plan(source))
-    line = rf"^\| \[{source.stem[:2]} [^\]]+\]\(notebooks/{source.stem}\.ipynb\) \| .+ \| {total} \|$"
-    assert re.search(line, (paths.ROOT / "README.md").read_text(), re.M), f"{source.stem}, {total} minutes: ./lab build"
 
 
 @SOURCES
@@ -34,11 +24,6 @@ def test_stored_run_waited_as_planned(source):
 @SOURCES
 def test_lab_waits_for_at_most_six_minutes(source):
     assert sum(section.wait for section in minutes.plan(source)) <= 6
-
-
-@SOURCES
-def test_lab_is_in_the_doctors_table(source):
-    assert source.stem[:2] in [lab.name[:2] for lab in LABS], f"{source.stem} is not in the doctor's LABS"
 
 
 @SOURCES

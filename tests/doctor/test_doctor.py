@@ -17,7 +17,6 @@ from torch_folder import torch_folder
 from labkit.data.mnist import FileStatus
 from labkit.doctor import checks, probes, view
 from labkit.doctor.checks import CHECKS, Facts, Finding, Mpi, Report, judge
-from labkit.doctor.labs import LABS, Lab
 from labkit.doctor.probes import ProbeResult
 from labkit.exercises import catalogue
 from labkit.mpi import torch_ranks
@@ -74,7 +73,8 @@ OBSERVED = {
 }
 
 
-TWO_LABS = tuple(lab for lab in LABS if lab.name[:2] in ("00", "07"))
+LABS = catalogue.labs()
+TWO_LABS = [lab for lab in LABS if lab.number in ("00", "07")]
 
 
 def judged(labs=TWO_LABS, *, environ=(), **observed) -> Report:
@@ -312,13 +312,13 @@ def test_the_speed_check_only_reads_stored_results(monkeypatch, tmp_path):
 # --- The table of labs, and the report ---
 
 
-def test_every_lab_has_a_line_and_names_existing_checks():
-    assert [lab.name[:2] for lab in LABS] == [lab.number for lab in catalogue.labs()]
+def test_labs_need_existing_checks():
     assert {name for lab in LABS for name in (*lab.needs, *lab.better_with)} <= {check.name for check in CHECKS}
 
 
 def test_a_lab_runs_without_optional_features():
-    labs = (Lab("needs it", ("daal4py",)), Lab("better with it", ("system",), ("daal4py",)), Lab("neither", ()))
+    feature = ("daal4py",)
+    labs = [dataclasses.replace(LABS[0], needs=n, better_with=b) for n, b in ((feature, ()), ((), feature), ((), ()))]
     report = judged(labs, daal4py=ProbeResult(error="failed"))
     assert verdicts(report) == ("fail", "warn", "ok")
     assert [[f.name for f in verdict.because] for verdict in report.verdicts] == [["daal4py"], ["daal4py"], []]
@@ -336,7 +336,7 @@ def test_as_dict_can_be_json_and_has_stable_keys():
     assert [check["name"] for check in content["checks"]] == [check.name for check in CHECKS]
     assert all(check.keys() == {"name", "status", "seen", "fix"} for check in content["checks"])
     assert content["labs"][1] == {
-        "lab": "07 Horovod on the MNIST CNN",
+        "lab": "07 · Horovod on an MNIST CNN",
         "status": "fail",
         "because": ["data"],
         "fix": [DAMAGED.fix],
@@ -350,8 +350,8 @@ def test_the_report_is_readable_at_80_columns_without_colour():
     assert "\x1b" not in plain
     words = " ".join(plain.split())
     assert "fail data data/mnist.npz is damaged" in words
-    assert "00 Welcome can run, but check: cores, MPI" in words
-    assert "07 Horovod on the MNIST CNN cannot run: data" in words
+    assert "00 · Welcome can run, but check: cores, MPI" in words
+    assert "07 · Horovod on an MNIST CNN cannot run: data" in words
     assert plain.count(DAMAGED.fix) == 1  # next to its check, not with each lab
     assert "labs can run" not in plain
     assert "puts /[b]apps[/b]/libmpi.so.12" in words  # markup is not interpreted
@@ -373,7 +373,7 @@ def test_a_terminal_shows_all_checks_and_the_affected_labs():
     assert "ok Python 3.11.9 in" in words
     assert all(result.seen in words for result in report.findings)
     assert "warn data no mnist.npz" in words
-    assert "02 oneDNN under an MNIST CNN  can run, but check: data" in plain
+    assert "02 · oneDNN under an MNIST CNN  can run, but check: data" in plain
     assert plain.endswith("\n8 other labs can run.\n")
 
 
@@ -392,7 +392,7 @@ def test_a_notebook_shows_only_what_needs_attention():
         "warn  data  no mnist.npz: the labs use built-in digits instead",
         "            fix: `./lab data fetch` downloads it",
         "",
-        "07 Horovod on the MNIST CNN  can run, but check: data",
+        "07 · Horovod on an MNIST CNN  can run, but check: data",
         "1 other lab can run.",
     ]
 

@@ -18,16 +18,15 @@ SECTIONS = [
 
 
 @pytest.fixture
-def lab(write_source, tmp_path, monkeypatch):
-    """Return a function that writes a plan, and a lab with two sections and questions."""
-    monkeypatch.setattr(paths, "SOLUTIONS", tmp_path)
-    text = "[markdown]\n# # Title\n#\n# **Time** {minutes}\n#\n# ## 1 · One\n# ## 2 · Two\n# ## Questions"
+def lab(write_source):
+    """Return a function that writes a lab with two sections and questions, with these plans."""
 
-    def write_plan(*lines):
-        (tmp_path / minutes.FILE).write_text("\n".join(["[42]", *lines]))
-        return write_source(text, "x = 1")
+    def write_lab(*plans):
+        names = ("1 · One", "2 · Two", "Questions")
+        headings = (f"# ## {name}{plan}\n" for name, plan in zip(names, plans, strict=True))
+        return write_source(f"[markdown]\n# # Title\n#\n# **Time** {{minutes}}\n#\n{''.join(headings)}", "x = 1")
 
-    return write_plan
+    return write_lab
 
 
 def test_header_has_the_total_the_core_and_the_optional_sections():
@@ -41,29 +40,16 @@ def test_header_has_the_total_the_core_and_the_optional_sections():
 
 
 def test_notebook_has_its_times_and_marks_optional_sections(lab):
-    source = lab("1 = {read = 5}", "2 = {read = 5, core = false}", "questions = {read = 2}")
+    source = lab(" {read 5}", " {read 5, optional}", " {read 2}")
     text = minutes.fill(sources.read(source), source).cells[0].source
     assert "**Time** about 10 minutes: 12 to read" in text
-    assert "## 1 · One\n## 2 · Two · optional\n## Questions" in text
+    assert text.endswith("## 1 · One\n## 2 · Two · optional\n## Questions")
 
 
-@pytest.mark.parametrize(
-    ("lines", "message"),
-    [
-        (
-            ["1 = {read = 5}", "questions = {read = 2}"],
-            "has 1, questions for lab 42, whose sections are 1, 2, questions",
-        ),
-        (["2 = {read = 5}", "1 = {}", "questions = {}"], "add one line for each, in order"),
-        (
-            ["1 = {raed = 5}", "2 = {}", "questions = {}"],
-            "section 1 of lab 42 has unknown keys: raed; known keys: core, do, read, wait",
-        ),
-    ],
-)
-def test_plan_with_wrong_sections_is_an_error(lab, lines, message):
-    with pytest.raises(LabError, match=message):
-        minutes.plan(lab(*lines))
+@pytest.mark.parametrize("plan", ["", " {raed 5}", " {read five}", " {read 5 do 4}"])
+def test_a_section_without_readable_minutes_is_an_error(lab, plan):
+    with pytest.raises(LabError, match=r"add minutes such as {read 5, .*} after the heading '2 · Two'"):
+        minutes.plan(lab(" {read 5}", plan, " {read 2}"))
 
 
 def executed(*cells):
@@ -87,18 +73,14 @@ def test_stored_run_has_the_waiting_time_of_each_section():
 
 
 def test_stored_run_that_waits_longer_than_planned_is_reported(lab):
-    other_lines = ("2 = {read = 5, core = false}", "questions = {read = 2}")
-    assert minutes.overruns(lab("1 = {wait = 0.9}", *other_lines), executed(*RAN)) == []
-    assert minutes.overruns(lab("1 = {wait = 0.8}", *other_lines), executed(*RAN)) == [
-        "section 1 of lab 42 waited 1.10 minutes; minutes.toml plans 0.8"
+    other_plans = (" {read 5, optional}", " {read 2}")
+    assert minutes.overruns(lab(" {wait 0.9}", *other_plans), executed(*RAN)) == []
+    assert minutes.overruns(lab(" {wait 0.8}", *other_plans), executed(*RAN)) == [
+        "section 1 of lab 42 waited 1.10 minutes; its heading plans 0.8"
     ]
 
 
-def test_agenda_gets_the_minutes_of_the_plan(lab, tmp_path, monkeypatch):
-    monkeypatch.setattr(paths, "ROOT", tmp_path)
-    lab("1 = {read = 10, do = 20}", "2 = {wait = 3}", "questions = {read = 2}")
-    readme = tmp_path / "README.md"
-    readme.write_text("| [42 A](notebooks/42_made_up.ipynb) | do 99 things | 5 |\n| [41 B](x) | y | 5 |\n")
-    assert minutes.write_agenda() == readme
-    assert readme.read_text() == "| [42 A](notebooks/42_made_up.ipynb) | do 99 things | 35 |\n| [41 B](x) | y | 5 |\n"
-    assert minutes.write_agenda() is None
+def test_the_readmes_agenda_is_up_to_date():
+    readme = (paths.ROOT / "README.md").read_text()
+    assert minutes.with_agenda(readme) == readme, "run ./lab build"
+    assert minutes.with_agenda(readme.replace(" | 25 |", " | 99 |").replace("Welcome", "Hello")) == readme

@@ -34,7 +34,8 @@ def write(code: str, folder: Path, labs=LABS) -> None:
         title = nbformat.v4.new_markdown_cell("# Title\n\nA **[rank](../docs/glossary.md#rank)** is a process.", id="a")
         notebook = nbformat.v4.new_notebook(cells=[title, nbformat.v4.new_code_cell(code, id="b")])
         nbformat.write(notebook, folder / "notebooks" / f"{name}.ipynb")
-        catalog[name] = {"title": name, "sections": [], "exercises": [], "questions": []}
+        parts = ("sections", "exercises", "questions", "needs", "better_with")
+        catalog[name] = {"title": name} | {part: [] for part in parts}
     path.write_text(json.dumps(catalog))
 
 

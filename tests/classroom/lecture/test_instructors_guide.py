@@ -101,7 +101,7 @@ class TestHelpersPage:
 
     def test_the_solution_is_due_after_twice_the_planned_minutes(self, helpers):
         (part,) = [section for section in catalogue.find(NUMBER).sections if section.name == "2"]
-        assert f"or after {2 * part.do} minutes" in helpers
+        assert f"or after {2 * part.do:g} minutes" in helpers
 
 
 def test_the_command_writes_only_the_helpers_page(tmp_path):
