@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from labkit.data import mnist
 from labkit.mpi import loopback
-from labkit.system import files, paths, processes, programs
+from labkit.system import files, paths, processes
 from labkit.system.errors import LabError
 
 LOCKS = ("uv.lock", "env/uv.txt")
@@ -86,7 +86,7 @@ def make(folder: Path, with_python: bool = True) -> Pack:
 def _set_up(kit: Path, with_python: bool) -> None:
     """Set up a kit with this kit's uv, a separate cache, and the packages for teaching."""
     (kit / ".lab/uv/bin").mkdir(parents=True, exist_ok=True)
-    shutil.copy(programs.uv(), kit / ".lab/uv/bin/uv")
+    shutil.copy(processes.uv(), kit / ".lab/uv/bin/uv")
     variables = {"UV_CACHE_DIR": str(kit / ".lab/cache")}
     if with_python:
         places = {"UV_PYTHON_PREFERENCE": "only-managed", "UV_PYTHON_INSTALL_DIR": str(kit / ".lab/pythons")}

@@ -18,7 +18,7 @@ from nbformat import NotebookNode
 from labkit.exercises import catalogue
 from labkit.exercises.catalogue import LabInfo
 from labkit.exercises.engine.checker import checks_of
-from labkit.system import files, paths, processes, programs
+from labkit.system import files, paths, processes
 from labkit.system.errors import LabError
 from labkit_author import notebooks, picture, sources
 from labkit_author.minutes import total
@@ -66,7 +66,7 @@ def sphinx(*arguments: str) -> list[str]:
     The students' environment doesn't need Sphinx and its dependencies.
     """
     environment = ("--project", str(paths.ROOT), "--locked", "--isolated", "--only-group", GROUP)
-    return [programs.uv(), "run", "--quiet", *environment, "sphinx-build", *arguments]
+    return [processes.uv(), "run", "--quiet", *environment, "sphinx-build", *arguments]
 
 
 def prepare(folder: Path) -> None:

@@ -17,7 +17,7 @@ from labkit.data import mnist, synthetic
 from labkit.doctor import checks
 from labkit.report import page
 from labkit.slurm import cluster, supervisor
-from labkit.system import errors, huge_pages, paths, programs
+from labkit.system import errors, paths
 
 LAB = (sys.executable, "-c", "from labkit.cli import main; main()")
 
@@ -32,7 +32,7 @@ def run(monkeypatch, *arguments: str) -> int:
 
 def test_cluster_up_without_its_packages_fails_with_one_line(monkeypatch, capsys, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(programs, "ADMIN_PATH", ())
+    monkeypatch.setattr("labkit.system.processes.ADMIN_PATH", ())
     assert run(monkeypatch, "cluster", "up") == 2
     error = capsys.readouterr().err
     assert error.startswith("lab: cannot start Slurm here: missing: slurm-wlm munge.")
@@ -187,7 +187,7 @@ def test_start_with_huge_pages_configures_the_kernels_and_says_so(problem, monke
     monkeypatch.setattr(os, "environ", os.environ.copy())
     os.environ.pop("GLIBC_TUNABLES", None)
     monkeypatch.setattr("jupyterlab.labapp.LabApp.initialize_server", lambda argv: Mock())
-    monkeypatch.setattr(huge_pages, "problem", lambda: problem)
+    monkeypatch.setattr("labkit.cli.students.huge_pages_problem", lambda: problem)
     assert run(monkeypatch, "start", "--huge-pages", "--folder", str(tmp_path / "mine")) == 0
     output = capsys.readouterr().out
     assert os.environ.get("GLIBC_TUNABLES") == (None if problem else "glibc.malloc.hugetlb=1")

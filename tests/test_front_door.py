@@ -14,7 +14,7 @@ import psutil
 import pytest
 import typer.main
 
-from labkit.system import environment, paths, processes
+from labkit.system import kernels, paths, processes
 
 pytestmark = pytest.mark.slow  # each runs the script, most of them several times
 
@@ -256,9 +256,9 @@ def test_lab_and_kernels_clear_the_same_variables_and_report_those_that_change_r
     assert (inherited["PIP_USER"], inherited["KERAS_BACKEND"]) == ("0", "tensorflow")
     assert err.count("\n") == 1
     assert set(err.split(": ")[2].split(" (")[0].split()) == REPORTED
-    kernels = variables.copy()
-    assert set(environment.settle(kernels)) == REPORTED
-    assert kernels.keys() & variables.keys() == inherited.keys() & variables.keys()
+    of_kernel = variables.copy()
+    assert set(kernels.settle_environment(of_kernel)) == REPORTED
+    assert of_kernel.keys() & variables.keys() == inherited.keys() & variables.keys()
 
 
 def test_a_rank_keeps_the_variables_that_connect_it(checkout):

@@ -18,12 +18,12 @@ from labkit.measure import compare as compare_figures
 from labkit.measure.alternation import in_rounds
 from labkit.measure.figures import Measured, Source, summarize
 from labkit.mpi import torch_ranks
-from labkit.system import huge_pages, load, paths, preload, processes, scratch
+from labkit.system import files, load, paths, preload, processes
 from labkit.system.errors import LabError
 from labkit.system.lease import usable_machine
-from labkit.system.machine import Machine
+from labkit.system.machine import HUGE_PAGES, Machine, huge_pages_problem
 from labkit.system.statistics import Ratio, ratios
-from labkit.system.tables import plain_table
+from labkit.system.terminal import plain_table
 
 TIME_LIMIT_S = 1800.0  # per process
 TAIL_LINES = 4  # the lines shown of a failed process
@@ -104,7 +104,7 @@ class Configuration:
             return "libraries can't be preloaded from a path with a space: move this folder"
         if COMPILED in self.flags and not shutil.which(compiler := os.environ.get("CXX") or preload.COMPILER):
             return f"torch.compile needs a C++ compiler: sudo apt-get install {compiler}"
-        if huge_pages.VARIABLES.items() <= self.env.items() and (why := huge_pages.problem()):
+        if HUGE_PAGES.items() <= self.env.items() and (why := huge_pages_problem()):
             return why
         if self.prefix and shutil.which(self.prefix[0]) is None:
             return f"{self.prefix[0]} is not installed: sudo apt-get install {self.prefix[0]}"
@@ -135,7 +135,7 @@ def known(machine: Machine | None = None) -> dict[str, Configuration]:
     one_at_a_time = Configuration("", flags=(f"--num_intra_threads={cores}", "--num_inter_threads=1"))
     common = {
         "bf16": Configuration("", flags=("--use_fp16",)),
-        "huge": Configuration("", env=huge_pages.VARIABLES),
+        "huge": Configuration("", env=HUGE_PAGES),
         "interleave": Configuration("", prefix=("numactl", "--interleave=all")),
     }
     tensorflow = common | {
@@ -296,7 +296,7 @@ def run_once(configuration: Configuration, *flags: object) -> dict[str, Any]:
     LabError
         When it fails, with its last lines, or times out.
     """
-    with scratch.folder() as folder:
+    with files.temporary_folder() as folder:
         out = folder / "result.json"
         run(configuration, *flags, f"--json={out}")
         return json.loads(out.read_text(encoding="utf-8"))

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from labkit.system import paths, processes, programs
+from labkit.system import paths, processes
 from labkit.system.errors import LabError
 
 VENV = paths.ROOT / ".venv"
@@ -127,7 +127,7 @@ def compile_horovod() -> str:
         return install
     link = Path(tempfile.mkdtemp()) / "kit"
     link.symlink_to(paths.ROOT)
-    remove = _words(programs.uv(), "pip", "uninstall", "--python", VENV, "horovod")
+    remove = _words(processes.uv(), "pip", "uninstall", "--python", VENV, "horovod")
     return f"trap {shlex.quote(_words('rm', '-r', link.parent))} EXIT; {_sync_horovod(link)} && {remove} && {install}"
 
 
@@ -141,7 +141,7 @@ def _sync_horovod(kit: Path) -> str:
         "CMAKE_TOOLCHAIN_FILE": kit / "env/horovod/toolchain.cmake",
     }
     groups = os.environ.get("LAB_GROUPS", "").split()
-    sync = (programs.uv(), "sync", "--locked", *PLATFORM, *(f"--group={name}" for name in groups))
+    sync = (processes.uv(), "sync", "--locked", *PLATFORM, *(f"--group={name}" for name in groups))
     return _words("env", *(f"{name}={value}" for name, value in variables.items()), *sync)
 
 
@@ -154,7 +154,7 @@ def useful_packages() -> list[str]:
     """Return the missing optional packages, if they can be installed: as root, on Debian, online."""
     if os.geteuid() != 0 or not shutil.which("apt-get") or "UV_OFFLINE" in os.environ:
         return []
-    return [package for package, names in USEFUL.items() if not all(map(programs.which, names))]
+    return [package for package, names in USEFUL.items() if not all(map(processes.which, names))]
 
 
 def install(packages: Sequence[str]) -> str:
@@ -190,7 +190,7 @@ def install_torch() -> None:
     part, packages, requirements = TORCH / ".packages.part", TORCH / "packages", TORCH / "requirements.txt"
     shutil.rmtree(part, ignore_errors=True)
     links = [word for place in os.environ.get("PIP_FIND_LINKS", "").split() for word in ("--find-links", place)]
-    command = (programs.uv(), "pip", "install", "--python", VENV, "--target", part, "--no-deps", "-r", requirements)
+    command = (processes.uv(), "pip", "install", "--python", VENV, "--target", part, "--no-deps", "-r", requirements)
     index = ("--index", TORCH_INDEX, "--index-strategy", "unsafe-best-match")  # safe: versions and hashes are pinned
     # This import writes the bytecode, without which each rank would take twice as long to start.
     variables = ("env", "PYTHONDONTWRITEBYTECODE=", f"PYTHONPATH={part}")
@@ -211,7 +211,7 @@ def install_openmp() -> None:
     if platform.machine() != "x86_64":
         print("Skipping the 2023 TensorFlow: it has no package for Arm.")
         return
-    uv, project = programs.uv(), paths.ENV / "openmp"
+    uv, project = processes.uv(), paths.ENV / "openmp"
     find, fetch = (_words(uv, "python", verb, "3.11") for verb in ("find", "install"))
     if processes.run(["sh", "-c", f"{find} || {fetch}"]).failure:
         print("Skipping the 2023 TensorFlow: it needs Python 3.11, which is not installed and uv could not download.")

@@ -10,8 +10,9 @@ from typing import Annotated
 import typer
 
 from labkit.cli.options import LabNumber, StudentFolder
-from labkit.system import account_access, files, huge_pages, paths, terminal
+from labkit.system import account_access, files, paths, terminal
 from labkit.system.errors import LabError
+from labkit.system.machine import HUGE_PAGES, huge_pages_problem
 
 app = typer.Typer()
 command = functools.partial(app.command, rich_help_panel="The labs")
@@ -80,10 +81,10 @@ def start(
     os.environ["LAB_FOLDER"] = str(folder)  # for lab reset and lab report in JupyterLab's terminals
     os.environ.update(kernels.JUPYTER_VARIABLES)
     SYSTEM_CONFIG_PATH.clear()  # /etc/jupyter, which could start servers without a token
-    if with_huge_pages and (reason := huge_pages.problem()):
+    if with_huge_pages and (reason := huge_pages_problem()):
         print(f"--huge-pages has no effect on this machine: {reason}.")
     elif with_huge_pages:
-        os.environ.update(huge_pages.VARIABLES)
+        os.environ.update(HUGE_PAGES)
         print("Kernels use 2 MB pages: measurements may differ from those without.")
     options = [
         f"--ServerApp.root_dir={folder}",

@@ -17,7 +17,7 @@ from PIL import Image, ImageDraw
 
 from labkit.system import files
 from labkit.system.errors import LabError
-from labkit.system.progress import progress
+from labkit.system.terminal import progress
 
 _SUPERSAMPLING = 4  # images are drawn this much larger per side, for smooth edges
 _JPEG_QUALITY = 90

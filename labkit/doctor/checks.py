@@ -25,7 +25,7 @@ from labkit.system.errors import LabError
 from labkit.system.lease import usable_machine
 from labkit.system.machine import Machine
 from labkit.system.paths import ROOT, shown
-from labkit.system.progress import progress
+from labkit.system.terminal import progress
 from labkit.system.words import plural
 
 Status = Literal["ok", "warn", "fail"]

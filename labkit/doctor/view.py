@@ -7,7 +7,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from labkit.doctor.checks import CHECKS, GIB, Report
-from labkit.system.tables import plain_table
+from labkit.system.terminal import plain_table
 from labkit.system.words import plural
 
 STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}

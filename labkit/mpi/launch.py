@@ -14,7 +14,7 @@ from pathlib import Path
 from labkit.mpi import loopback
 from labkit.mpi.mpirun import BIN, SRUN, MpiRun, Rank
 from labkit.mpi.planning import HYDRA, Plan, check_ranks, plan
-from labkit.system import cores, lease, load, paths, processes, scratch
+from labkit.system import cores, files, lease, load, paths, processes
 from labkit.system.errors import LabError
 from labkit.system.lease import usable_machine
 from labkit.system.machine import this_machine
@@ -181,7 +181,7 @@ def run_ranks(
         needed = len(machine.cores) if testbed else n * (threads or 1)
         planned, unreserved = _borrow_cores(make_plan, machine.cores, needed, until_over)
         network_line = str(testbed or "")  # the first call measures the wires
-        pipes = until_over.enter_context(scratch.folder())
+        pipes = until_over.enter_context(files.temporary_folder())
         preload = loopback.library(pipes) if planned.local and not testbed else None
         open_port = _once(loopback.OPEN_PORT_WARNING) if planned.local and not testbed and not preload else ""
         slow_wires = testbed.warning if testbed else ""

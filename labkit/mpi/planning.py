@@ -10,12 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from labkit.mpi import rank_runner, small_slurm
+from labkit.mpi import rank_runner
 from labkit.system.arguments import as_integer
 from labkit.system.cores import LENT_VARIABLE, Core
 from labkit.system.errors import LabError
+from labkit.system.files import SHARED_MEMORY
 from labkit.system.machine import Machine, node_cores, shares
-from labkit.system.scratch import SHARED_MEMORY
 from labkit.system.words import plural
 from labkit.testbed import Testbed
 from labkit.testbed.units import show_rate
@@ -24,6 +24,10 @@ from labkit.testbed.wiring import interface
 HYDRA = "mpiexec.hydra"  # MPICH's mpirun and mpiexec are copies of it; `mpirun.sh` replaces them
 MAX_RANKS_PER_CORE = 8  # a generous limit: MPICH waits by polling, so even 2 on a core slow each other down
 COMMAND_WIDTH = 88  # the columns that a notebook shows
+# The prefixes of the names of a small Slurm, whose nodes are all this machine (`labkit.slurm`): of its cluster, and of
+# its folder; the second if wires connect its nodes (`labkit.testbed`).
+SMALL = "lab-cluster-"
+SMALL_ON_WIRES = f"{SMALL}wires-"
 SHM_BYTES_PER_RANK = 16 << 20  # shared memory that a rank may need: UCX 1.20 and MPICH use 5.4 MB at the start
 
 
@@ -325,8 +329,7 @@ def reach_of(environ: Mapping[str, str]) -> Reach:
     if "SLURM_JOB_ID" not in environ:
         return Reach(slurm=False, nodes=1, local=True)
     nodes, cluster = int(environ.get("SLURM_JOB_NUM_NODES", 1)), environ.get("SLURM_CLUSTER_NAME", "")
-    small, on_wires = small_slurm.is_small(cluster), cluster.startswith(small_slurm.ON_WIRES)
-    device = interface() if on_wires else "lo" if small else ""
+    device = interface() if cluster.startswith(SMALL_ON_WIRES) else "lo" if cluster.startswith(SMALL) else ""
     return Reach(
         slurm=True,
         nodes=nodes,

@@ -25,14 +25,13 @@ from rich.table import Column
 from labkit.display.consistency import ABOVE
 from labkit.measure.figures import Measured
 from labkit.roofline import peaks
-from labkit.system import files, huge_pages, lease, load, processes
+from labkit.system import files, lease, load, processes
 from labkit.system.errors import LabError
 from labkit.system.lease import usable_machine
-from labkit.system.machine import TENSORFLOW, Machine
+from labkit.system.machine import HUGE_PAGES, TENSORFLOW, Machine
 from labkit.system.paths import STATE
-from labkit.system.progress import progress
 from labkit.system.statistics import interval
-from labkit.system.tables import plain_table
+from labkit.system.terminal import plain_table, progress
 
 DType = Literal["float32", "bfloat16", "int8"]
 # Instruction sets with native arithmetic in each dtype; any of them will do (names of `machine.Machine.isa`).
@@ -262,7 +261,7 @@ def _measure(isa: tuple[str, ...], cap: str | None, quick: bool) -> dict[str, An
             [sys.executable, "-m", peaks.__name__, *isa, *["--quick"] * quick],
             # Use oneDNN even on CPUs where TensorFlow doesn't by default, hide TensorFlow's notices, and use huge
             # pages, since a limit is a best case.
-            env=settings | {"TF_ENABLE_ONEDNN_OPTS": 1, "TF_CPP_MIN_LOG_LEVEL": 2} | huge_pages.VARIABLES,
+            env=settings | {"TF_ENABLE_ONEDNN_OPTS": 1, "TF_CPP_MIN_LOG_LEVEL": 2} | HUGE_PAGES,
             timeout=TIME_LIMIT_S,
             on_line=lambda line: report(line) if line.startswith("Measuring") else None,
         )

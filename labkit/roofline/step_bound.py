@@ -24,8 +24,8 @@ from labkit.bench.flags import as_flags
 from labkit.bench.trace import StepGraph
 from labkit.display.consistency import ABOVE, Total, total
 from labkit.roofline.measure import DType, Limits
-from labkit.system import load, scratch
-from labkit.system.tables import plain_table
+from labkit.system import files, load
+from labkit.system.terminal import plain_table
 
 STEPS = 5
 REASON = "tensors stayed in cache between operations, or the machine was slower when its limits were measured"
@@ -138,7 +138,7 @@ def measure_step(config: BenchConfig, limits: Limits, configuration: configurati
     LabError
         When the benchmark fails.
     """
-    with scratch.folder() as folder:
+    with files.temporary_folder() as folder:
         # One operation at a time, so that times add up.
         measured = replace(config, num_batches=STEPS, num_inter_threads=1, trace_file=folder / "timeline.json")
         with load.watch(show=False) as others:

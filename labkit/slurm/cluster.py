@@ -21,12 +21,12 @@ from typing import Literal, NamedTuple
 
 import psutil
 
-from labkit.mpi import small_slurm
+from labkit.mpi.planning import SMALL
 from labkit.slurm import supervisor
-from labkit.system import files, load, locks, processes, programs
+from labkit.system import files, load, locks, processes
 from labkit.system.errors import LabError
 from labkit.system.paths import STATE, shown
-from labkit.system.progress import progress
+from labkit.system.terminal import progress
 from labkit.testbed.units import parse_rate, show_rate
 
 INSTALL = "sudo apt-get install --no-install-recommends slurm-wlm munge"
@@ -122,7 +122,7 @@ def watch_nodes(slurm: Slurm | None, where: str) -> AbstractContextManager[load.
 
 def obstacle() -> str:
     """Return one line on why the small Slurm can't be started here and what to do; empty if it can."""
-    missing = dict.fromkeys(package for program, package in PACKAGES.items() if not programs.which(program))
+    missing = dict.fromkeys(package for program, package in PACKAGES.items() if not processes.which(program))
     if missing:
         return (
             f"missing: {' '.join(missing)}. On Debian and Ubuntu: `{INSTALL}`, which ./lab setup runs as root; "
@@ -338,7 +338,7 @@ def _real_slurm() -> Slurm | None:
     if not (shutil.which("sbatch") and shutil.which("sinfo")):
         return None
     environ = dict(os.environ)
-    if small_slurm.is_small(Path(environ.get("SLURM_CONF", "")).parent.name):
+    if Path(environ.get("SLURM_CONF", "")).parent.name.startswith(SMALL):
         del environ["SLURM_CONF"]  # a small cluster's configuration
     listing = supervisor.query("sinfo", "-h", "-N", "-o", "%N %c %T %P", environ=environ)
     nodes = [line.split() for line in (listing or "").splitlines()]
@@ -351,7 +351,7 @@ def _real_slurm() -> Slurm | None:
 
 def _has_our_name(folder: Path) -> bool:
     """Return whether a folder has the name of a small cluster's."""
-    return folder.parent == supervisor.TMP and small_slurm.is_small(folder.name)
+    return folder.parent == supervisor.TMP and folder.name.startswith(SMALL)
 
 
 def _is_ours(folder: Path, status: os.stat_result) -> bool:

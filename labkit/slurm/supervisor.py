@@ -33,8 +33,8 @@ from typing import NamedTuple
 
 import psutil
 
-from labkit.mpi import small_slurm
-from labkit.system import addresses, locks, processes, programs
+from labkit.mpi.planning import SMALL, SMALL_ON_WIRES
+from labkit.system import addresses, locks, processes
 from labkit.system.errors import LabError
 from labkit.system.lease import usable_machine
 from labkit.system.lifetime import adopt_orphans, end_with
@@ -83,7 +83,7 @@ class Supervisor:
         self.daemons: dict[str, subprocess.Popen[bytes]] = {}
         self.testbed: Testbed | None = None
         self.holders: set[int] = set()  # the processes that hold the testbed
-        prefix = small_slurm.ON_WIRES if rate else small_slurm.PREFIX
+        prefix = SMALL_ON_WIRES if rate else SMALL
         self.folder = Path(tempfile.mkdtemp(prefix=prefix, dir=TMP))  # closed to all other users
 
     def run(self) -> None:
@@ -161,7 +161,7 @@ class Supervisor:
         """Write a wrapper for each of Slurm's commands; within a job, which is in the testbed, it enters nothing."""
         folder = self.folder / COMMANDS_FOLDER
         folder.mkdir()
-        for path in filter(None, map(programs.which, COMMANDS)):
+        for path in filter(None, map(processes.which, COMMANDS)):
             command = f'{shlex.quote(path)} "$@"'
             wrapper = folder / Path(path).name
             inside = f"[ /proc/self/ns/net -ef /proc/{os.getpid()}/ns/net ]"
@@ -197,7 +197,7 @@ class Supervisor:
 
         with self.log(name).open("ab") as log:
             self.daemons[name] = subprocess.Popen(
-                [*within, programs.which(argv[0]) or argv[0], *argv[1:]],
+                [*within, processes.which(argv[0]) or argv[0], *argv[1:]],
                 env=environ(self.folder),
                 cwd=self.folder,
                 stdin=subprocess.DEVNULL,
@@ -361,7 +361,7 @@ def _cgroup_plugin() -> str:
     (https://slurm.schedmd.com/cgroup_v2.html). Remove the older case when docs/upstream.md says so.
     """
     version_line = (
-        query("sinfo", "--version", environ={"PATH": programs.search_path()}) or ""
+        query("sinfo", "--version", environ={"PATH": processes.search_path()}) or ""
     )  # such as "slurm-wlm 22.05.8"
     version = tuple(int(part) for part in re.findall(r"\d+", version_line)[:2])
     return "disabled" if version >= (24, 5) else "cgroup/v1"
@@ -396,7 +396,7 @@ def variables(folder: Path) -> dict[str, str]:
 
 def environ(folder: Path) -> dict[str, str]:
     """Return the complete environment of the small Slurm's daemons and queries, without another Slurm's variables."""
-    path = os.pathsep.join([str(folder / COMMANDS_FOLDER), programs.search_path()])
+    path = os.pathsep.join([str(folder / COMMANDS_FOLDER), processes.search_path()])
     return {"PATH": path, "SLURM_CONF": str(folder / CONF)}
 
 

@@ -1,11 +1,15 @@
-"""Atomic writes, and bounded reads of files that others have made."""
+"""Atomic writes, bounded reads of files that others have made, and temporary folders."""
 
 import contextlib
 import errno
+import fcntl
 import json
 import os
 import secrets
+import shutil
+import signal
 import stat
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -15,6 +19,10 @@ from labkit.system.paths import shown
 from labkit.system.terminal import say
 
 MAX_BYTES = 64 * 2**20  # for files that are read whole; a lab's results with pictures need a tenth
+SHARED_MEMORY = Path("/dev/shm")
+# The prefixes of files there that killed ranks leave behind: MPICH's (docs/upstream.md), and UCX's, which it unlinks a
+# moment after creating them.
+RANKS_PREFIXES = ("mpich_shm_", "ucx_shm_posix_")
 
 # Remedies for system errors.
 REMEDIES = {
@@ -197,3 +205,34 @@ def warn(text: str) -> None:
     if text not in _warned:
         _warned.add(text)
         say(f"Warning: {text}")
+
+
+@contextlib.contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """Make a folder for the block; remove shared memory that killed ranks left behind."""
+    _sweep_shared_memory()
+    try:
+        path = Path(tempfile.mkdtemp(prefix="labkit-run-"))
+    except OSError as error:
+        raise LabError(
+            f"cannot make a temporary folder: {error.strerror}. Set TMPDIR to a folder with free space."
+        ) from error
+    owner = os.getpid()
+    try:
+        yield path
+    finally:
+        if os.getpid() == owner:  # not a process forked meanwhile
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _sweep_shared_memory() -> None:
+    """Remove files of this user's ranks that no process uses: the kernel grants a lease (fcntl(2)) only for those."""
+    for file in (file for prefix in RANKS_PREFIXES for file in SHARED_MEMORY.glob(f"{prefix}*")):
+        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:  # another user's, in use, or gone by now
+            opened = os.open(file, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+            stack.callback(os.close, opened)
+            if os.fstat(opened).st_uid == os.geteuid():
+                # If another sweep opens the file now, the kernel sends this signal instead of SIGIO, which kills.
+                fcntl.fcntl(opened, fcntl.F_SETSIG, signal.SIGURG)
+                fcntl.fcntl(opened, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+                file.unlink()

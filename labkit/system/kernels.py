@@ -1,4 +1,4 @@
-"""Notebook kernels: their settings, their sockets, and the registration for Jupyter servers that others run.
+"""Notebook kernels: settings, variables, sockets, and the registration for Jupyter servers that others run.
 
 By default, Jupyter uses TCP ports on loopback, and every user of the machine can connect to those. Kernels of
 `./lab start` listen on sockets in a folder that only their owner can enter.
@@ -7,8 +7,9 @@ By default, Jupyter uses TCP ports on loopback, and every user of the machine ca
 import sys
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from labkit.system import paths
@@ -18,6 +19,7 @@ from labkit.system import paths
 KERNEL = {"name": "cpu-labs", "display_name": "CPU labs", "language": "python"}
 SPECS = paths.ENV / "jupyter" / "kernels"
 TRANSPORT = "ipc"
+RULES = paths.ENV / "variables.txt"  # the script `lab` reads the same file
 # With these, Jupyter uses the kit's settings and kernel, and stores settings made in JupyterLab's menus; the user's own
 # configuration does not affect the labs.
 JUPYTER_VARIABLES = {
@@ -41,6 +43,25 @@ def private_folder() -> Iterator[Path]:
 def options(folder: Path) -> dict[str, str]:
     """Return the options of a `KernelManager` whose kernel uses sockets in `folder`."""
     return {"transport": TRANSPORT, "connection_file": str(folder / f"kernel-{uuid.uuid4()}.json")}
+
+
+def settle_environment(environ: MutableMapping[str, str]) -> list[str]:
+    """Clear and set variables by the kit's rules, for kernels that `./lab` did not start.
+
+    Return the names of cleared variables that would have changed results.
+    """
+    lines = RULES.read_text(encoding="utf-8").splitlines()
+    rules = [(line[0], line[2:].replace("{kit}", str(paths.ROOT))) for line in lines if line[:1] in {*"+-!="}]
+    settings = dict(rule.split("=", 1) for mark, rule in rules if mark == "=")
+    cleared = []
+    for name in sorted(environ):
+        mark = next((mark for mark, pattern in rules if fnmatchcase(name, pattern)), "+")
+        if mark == "!" and environ[name] != settings.get(name):
+            cleared.append(name)
+        if mark in "-!":
+            del environ[name]
+    environ.update(settings)
+    return cleared
 
 
 def register(prefix: Path | None) -> Path:

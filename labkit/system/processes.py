@@ -3,6 +3,7 @@
 import contextlib
 import os
 import selectors
+import shutil
 import signal
 import subprocess
 import time
@@ -16,11 +17,40 @@ import psutil
 
 from labkit.system.errors import LabError
 from labkit.system.lifetime import end_with
-from labkit.system.paths import shown
+from labkit.system.paths import STATE, shown
 
 COMMAND_VARIABLE = "LABKIT_COMMAND"  # marks descendants of a command, in case they leave its session
 POLL_INTERVAL_S = 0.05
 KILL_TIMEOUT_S = 15.0  # the wait for killed processes to end
+ADMIN_PATH = ("/usr/local/sbin", "/usr/sbin", "/sbin")  # with `ip`, `tc` and daemons; not on users' PATH in Debian
+
+
+# Finding programs
+
+
+def search_path() -> str:
+    """Return the PATH with the administrators' folders at its end."""
+    return os.pathsep.join([os.environ.get("PATH", os.defpath), *ADMIN_PATH])
+
+
+def which(program: str) -> str | None:
+    """Return the path of a program; None if it is not installed."""
+    return shutil.which(program, path=search_path())
+
+
+def uv() -> str:
+    """Return the path of the uv that made this environment: the one that `./lab` installed, if any.
+
+    Raises
+    ------
+    LabError
+        If it is gone.
+    """
+    installed = STATE / "uv" / "bin" / "uv"
+    path = str(installed) if installed.exists() else shutil.which("uv")
+    if not path:
+        raise LabError("uv is missing: ./lab setup installs it.")
+    return path
 
 
 # Running a command to its end

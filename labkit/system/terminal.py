@@ -1,15 +1,16 @@
-"""Safe printing to a terminal: untrusted text can't move the cursor, change colours or reverse a line."""
+"""Printing to a terminal: untrusted text, which can't move the cursor or change colours; tables; progress."""
 
 import contextlib
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Column, Table
 
 # Control characters (C0 except tab and newline, DEL, C1), controls of writing direction, and surrogates.
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -58,6 +59,34 @@ def console() -> "Console":
                 yield segment if segment.control else segment._replace(text=sanitize(segment.text))
 
     return SafeConsole()
+
+
+def plain_table(*columns: "Column", header: bool = False) -> "Table":
+    """Return an empty table without rules, with two spaces between columns."""
+    from rich.table import Table
+
+    return Table(*columns, box=None, show_header=header, pad_edge=False, padding=(0, 2, 0, 0))
+
+
+@contextlib.contextmanager
+def progress(start: str) -> Iterator[Callable[[str], None]]:
+    """Yield a function that shows a progress line: next to a spinner in a terminal, printed in a notebook.
+
+    Without a terminal, it shows nothing.
+
+    Parameters
+    ----------
+    start : str
+        The first line next to the spinner.
+    """
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if console.is_jupyter:
+        yield lambda line: print(line, flush=True)
+    else:
+        with console.status(start) as status:
+            yield status.update
 
 
 def prepare_streams() -> None:

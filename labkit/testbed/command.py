@@ -9,7 +9,7 @@ import sysconfig
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from labkit.system import cores, load, programs
+from labkit.system import cores, load, processes
 from labkit.system.errors import LabError
 from labkit.system.lifetime import end_with
 from labkit.system.machine import this_machine
@@ -25,7 +25,7 @@ def run(testbed: Testbed, argv: Sequence[str]) -> int:
     LabError
         If there is no such command.
     """
-    path = os.pathsep.join([sysconfig.get_path("scripts"), programs.search_path()])
+    path = os.pathsep.join([sysconfig.get_path("scripts"), processes.search_path()])
     if not shutil.which(argv[0], path=path):
         raise LabError(f"cannot start {argv[0]}. Is it spelt right, and on the PATH?")
     environ = {**os.environ, **testbed.variables, "PATH": path}

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import psutil
 
-from labkit.system import processes, programs
+from labkit.system import processes
 from labkit.system.errors import LabError
 
 PACKAGES = {"unshare": "util-linux", "nsenter": "util-linux", "ip": "iproute2", "tc": "iproute2"}
@@ -60,7 +60,7 @@ class Shell:
     """
 
     def __init__(self) -> None:
-        missing = dict.fromkeys(package for program, package in PACKAGES.items() if not programs.which(program))
+        missing = dict.fromkeys(package for program, package in PACKAGES.items() if not processes.which(program))
         if missing:
             raise NoTestbed(f"missing: {' '.join(missing)}. As root: `apt-get install {' '.join(missing)}`.")
         self._held = contextlib.ExitStack()
@@ -96,7 +96,7 @@ class Shell:
             self._shell = subprocess.Popen(
                 ["unshare", *self._options, "bash", "--noprofile", "--norc"],
                 cwd="/",
-                env={"PATH": programs.search_path(), "LC_ALL": "C"},
+                env={"PATH": processes.search_path(), "LC_ALL": "C"},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,

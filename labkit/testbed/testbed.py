@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from labkit.system import files, scratch
+from labkit.system import files
 from labkit.system.errors import LabError
 from labkit.system.lease import usable_machine
 from labkit.testbed import rates
@@ -95,7 +95,7 @@ class Testbed:
         with contextlib.ExitStack() as on_failure:
             self._shell = Shell()
             on_failure.callback(self._shell.close)
-            self._folder = on_failure.enter_context(scratch.folder())
+            self._folder = on_failure.enter_context(files.temporary_folder())
             self._launcher = self._link_launcher()
             self.nodes = build(self._shell, topology, usable_machine(), self.interface)
             rates.check_python(self._shell, self.nodes[0])

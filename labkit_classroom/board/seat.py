@@ -1,7 +1,11 @@
 """A student's seat in a room: join, send state, raise a hand, leave. Nothing is sent before joining."""
 
+import contextlib
 import json
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +19,6 @@ from labkit.system import files, paths
 from labkit.system.errors import LabError, first_cause
 from labkit.system.lease import usable_machine
 from labkit_classroom.board import protocol
-from labkit_classroom.board.entry_point import start_sender
 
 RESULTS = "results-[0-9][0-9].json"  # in work/, written by the labs
 CONNECT_S, ANSWER_S = 3.0, 9.0  # to connect, and between two parts of a response
@@ -165,6 +168,26 @@ def hand(lab: str = "", exercise: int = 0, folder: Path | None = None) -> None:
         print(f"Your hand is up at lab {place['lab']}, exercise {place['exercise']}. Repeat the command to lower it.")
     else:
         print("Your hand is down.")
+
+
+def start_sender(folder: Path) -> None:
+    """Start the sender for a folder if its student has joined a room; a second sender exits by itself.
+
+    It outlives this process. If it cannot be started, the next lab to be opened tries again.
+    """
+    with contextlib.suppress(OSError):
+        folder = folder.resolve()
+        if not (folder / MEMBERSHIP).exists():
+            return
+        subprocess.Popen(
+            [sys.executable, "-m", "labkit_classroom.board.sender", str(folder)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            cwd="/",
+            env={name: value for name, value in os.environ.items() if not name.startswith(("PMI_", "LABKIT_"))},
+        )
 
 
 def save(folder: Path, content: dict[str, Any]) -> None:

@@ -54,7 +54,7 @@ def up(
     """
     from labkit.system import lease
     from labkit.system.machine import this_machine
-    from labkit.system.progress import progress
+    from labkit.system.terminal import progress
     from labkit_classroom.board.host import tls_files
     from labkit_classroom.hub.control import Hub
 
@@ -85,7 +85,7 @@ def check(students: Students = 40, memory: Memory = None) -> None:
     import shutil
 
     from labkit.system import addresses
-    from labkit.system.progress import progress
+    from labkit.system.terminal import progress
     from labkit_classroom.hub.control import Hub
     from labkit_classroom.hub.verify import verify
 
@@ -143,7 +143,7 @@ def status() -> None:
 @app.command("down", epilog="Example: `./lab hub down`")
 def down() -> None:
     """Stop the hub and students' processes, and remove the accounts. Students' folders and the codes stay."""
-    from labkit.system.progress import progress
+    from labkit.system.terminal import progress
     from labkit_classroom.hub.control import Hub
 
     hub = Hub()
@@ -207,7 +207,7 @@ def _show_limits(rows: "list[Row]", hub: "Settings", students: int) -> None:
     from rich.table import Column
 
     from labkit.system.machine import this_machine
-    from labkit.system.tables import plain_table
+    from labkit.system.terminal import plain_table
     from labkit_classroom.hub.settings import ACCOUNTS
     from labkit_classroom.hub.verify import capacity
 

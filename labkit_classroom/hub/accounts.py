@@ -10,7 +10,7 @@ import stat
 import subprocess
 from pathlib import Path
 
-from labkit.system import account_access, files, processes, programs
+from labkit.system import account_access, files, processes
 from labkit.system.errors import LabError
 from labkit_classroom.hub.settings import CHECK_SEAT, Settings
 
@@ -85,7 +85,7 @@ def _existing(request: Settings) -> list[str]:
 
 
 def _run(program: str, *arguments: str) -> None:
-    if not (path := programs.which(program)):
+    if not (path := processes.which(program)):
         raise LabError(f"this machine has no {program}: install it (on Debian: apt-get install passwd).")
     process = subprocess.run([path, *arguments], capture_output=True, timeout=60)
     if process.returncode:

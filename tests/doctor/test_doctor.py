@@ -23,7 +23,7 @@ from labkit.mpi import torch_ranks
 from labkit.roofline import measure
 from labkit.roofline.measure import Limits, Matmul
 from labkit.slurm import cluster
-from labkit.system import environment, kernels, paths
+from labkit.system import kernels, paths
 from labkit.system.load import Contention
 from labkit.system.paths import DATA
 
@@ -471,7 +471,7 @@ def test_the_kernel_probe_prints_no_warnings_and_leaves_no_files(tmp_path):
 @pytest.mark.slow
 def test_this_machine_can_run_the_labs():
     """Run all real probes on the machine that runs the tests."""
-    environment.settle(os.environ)
+    kernels.settle_environment(os.environ)
     steps = []
     report = judge(checks.observe(steps.append))
     assert len(steps) == 2

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from machines import machine
 
-from labkit.mpi import planning, small_slurm
+from labkit.mpi import planning
 from labkit.mpi.planning import Plan, plan
 from labkit.system import cores
 from labkit.system.errors import LabError
@@ -194,7 +194,7 @@ class TestPlan:
             (TWO_NODES | {"SLURM_CLUSTER_NAME": "a"}, False, {"UCX_TLS": "all"}),
             (TWO_NODES | {"UCX_TLS": "rc,self"}, False, {"UCX_TLS": "rc,self"}),  # the site's setting
             (
-                TWO_NODES | {"SLURM_CLUSTER_NAME": f"{small_slurm.PREFIX}x"},
+                TWO_NODES | {"SLURM_CLUSTER_NAME": f"{planning.SMALL}x"},
                 True,
                 {"UCX_TLS": "all", "UCX_NET_DEVICES": "lo"},
             ),

@@ -15,7 +15,6 @@ from labkit.bench.config import BenchConfig
 from labkit.models.networks import Network
 from labkit.roofline import step_bound
 from labkit.roofline.measure import Matmul
-from labkit.system import huge_pages
 from labkit.system.errors import LabError
 
 BATCH = 4
@@ -156,7 +155,7 @@ def test_a_step_is_measured(monkeypatch):
     ],
 )
 def test_unsuitable_configurations_are_one_line_errors(name, message, monkeypatch):
-    monkeypatch.setattr(huge_pages, "problem", lambda: "no such pages")
+    monkeypatch.setattr("labkit.bench.configurations.huge_pages_problem", lambda: "no such pages")
     result = CliRunner().invoke(cli.application(), ["roofline", "--model", "mnist", "--config", name])
     assert isinstance(result.exception, LabError)
     assert message in str(result.exception)

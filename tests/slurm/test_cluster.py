@@ -18,11 +18,11 @@ import pytest
 from machines import machine
 from slurm_shell import is_sleep, script, shell_of
 
-from labkit.mpi import small_slurm
+from labkit.mpi.planning import SMALL
 from labkit.slurm import cluster, supervisor
 from labkit.slurm.cluster import Cluster
 from labkit.slurm.supervisor import slurm_conf
-from labkit.system import load, programs
+from labkit.system import load
 from labkit.system.errors import LabError
 from labkit.system.machine import node_cores, node_cpus
 from labkit.system.processes import wait_until
@@ -373,7 +373,7 @@ def empty_path(monkeypatch, tmp_path):
     folder = tmp_path / "programs"
     folder.mkdir()
     monkeypatch.setenv("PATH", str(folder))
-    monkeypatch.setattr(programs, "ADMIN_PATH", ())
+    monkeypatch.setattr("labkit.system.processes.ADMIN_PATH", ())
     return folder
 
 
@@ -434,7 +434,7 @@ def test_files_that_another_user_puts_into_the_state_do_no_harm(another, tmp_pat
 
 def test_root_does_not_use_files_that_another_user_may_have_written(tmp_path, monkeypatch):
     """The configuration names programs, which would run as root."""
-    folder = Path(tempfile.mkdtemp(prefix=small_slurm.PREFIX, dir="/tmp"))
+    folder = Path(tempfile.mkdtemp(prefix=SMALL, dir="/tmp"))
     slurm_cluster = Cluster(tmp_path / "cluster")
     slurm_cluster.link.symlink_to(folder)
     if os.geteuid() == 0:
@@ -499,7 +499,7 @@ def test_a_small_cluster_is_not_mistaken_for_a_real_one(empty_path, monkeypatch)
     with_conf = "#!/bin/sh\n[ -z \"$SLURM_CONF\" ] || echo n1 64 idle 'batch*'\n"
     monkeypatch.setenv("SLURM_CONF", "/etc/somewhere/slurm.conf")
     assert with_sinfo(empty_path, with_conf).nodes == 1
-    monkeypatch.setenv("SLURM_CONF", f"/tmp/{small_slurm.PREFIX}of-somebody/slurm.conf")
+    monkeypatch.setenv("SLURM_CONF", f"/tmp/{SMALL}of-somebody/slurm.conf")
     assert with_sinfo(empty_path, with_conf) is None
 
 

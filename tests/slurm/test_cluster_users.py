@@ -21,12 +21,12 @@ import pytest
 
 from labkit.slurm import supervisor
 from labkit.slurm.cluster import Cluster
-from labkit.system import programs
+from labkit.system import processes
 from labkit.system.processes import wait_until
 
 pytestmark = pytest.mark.slow  # creates users, each of whom starts a Slurm
 SECRET = "what-only-the-owner-may-read"
-ENVIRON = {"PATH": programs.search_path(), "LC_ALL": "C"}
+ENVIRON = {"PATH": processes.search_path(), "LC_ALL": "C"}
 
 
 class Users(NamedTuple):

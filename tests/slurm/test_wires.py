@@ -15,8 +15,7 @@ import psutil
 import pytest
 from slurm_shell import is_sleep, script, shell_of
 
-from labkit.mpi import small_slurm
-from labkit.mpi.planning import plan
+from labkit.mpi.planning import SMALL, SMALL_ON_WIRES, plan
 from labkit.slurm import supervisor
 from labkit.slurm.cluster import Cluster
 from labkit.system import processes
@@ -134,12 +133,12 @@ def test_a_plan_uses_the_wires_not_loopback():
         environ |= {"SLURM_CLUSTER_NAME": name, "SLURMD_NODENAME": "n1"}
         return plan(2, "x.py", machine=this_machine(), environ=environ)
 
-    wires = planned(2, f"{small_slurm.ON_WIRES}x")
+    wires = planned(2, f"{SMALL_ON_WIRES}x")
     assert wires.env["HYDRA_IFACE"] == interface()
     assert f"UCX_NET_DEVICES {interface()}" in " ".join(wires.options)
     assert not wires.local  # or mpirun would listen on loopback only
-    assert planned(1, f"{small_slurm.ON_WIRES}x").env["HYDRA_IFACE"] == "lo"
-    assert planned(2, f"{small_slurm.PREFIX}x").env["HYDRA_IFACE"] == "lo"
+    assert planned(1, f"{SMALL_ON_WIRES}x").env["HYDRA_IFACE"] == "lo"
+    assert planned(2, f"{SMALL}x").env["HYDRA_IFACE"] == "lo"
     assert "HYDRA_IFACE" not in planned(2, "a-real-one").env
 
 
@@ -244,10 +243,10 @@ def test_a_failed_network_is_a_one_line_error_and_leaves_nothing(another, tmp_pa
     refused = "unshare: unshare failed: Operation not permitted"
     script(tmp_path, "unshare", f"#!/bin/sh\necho '{refused}' >&2\nexit 1\n")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    before = set(supervisor.TMP.glob(f"{small_slurm.PREFIX}*"))
+    before = set(supervisor.TMP.glob(f"{SMALL}*"))
     with pytest.raises(LabError, match=r"^Slurm did not come up: \S.*") as error:
         another.up(2, network=RATE)
     assert "\n" not in str(error.value)
     assert not another.link.is_symlink()
     assert not processes.find(lambda process: str(another.link) in " ".join(process.cmdline()))
-    assert set(supervisor.TMP.glob(f"{small_slurm.ON_WIRES}*")) <= before
+    assert set(supervisor.TMP.glob(f"{SMALL_ON_WIRES}*")) <= before

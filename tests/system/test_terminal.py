@@ -1,8 +1,9 @@
-"""Untrusted text cannot control a terminal."""
+"""Untrusted text cannot control a terminal; tables and progress are plain."""
 
 import io
 
-from rich.table import Table
+from rich.console import Console
+from rich.table import Column, Table
 from rich.text import Text
 
 from labkit.system import terminal
@@ -44,3 +45,35 @@ def test_a_very_long_line_is_shortened_in_the_middle(capsys):
     assert len(long) < 700
     assert long.endswith("b")
     assert short == "short"
+
+
+def test_a_table_has_no_rules_and_columns_two_spaces_apart():
+    table = terminal.plain_table(Column("name"), Column("images/s", justify="right"), header=True)
+    table.add_row("default", "1.50")
+    out = io.StringIO()
+    Console(file=out, width=60).print(table)
+    assert [line.rstrip() for line in out.getvalue().splitlines()] == ["name     images/s", "default      1.50"]
+
+
+def test_in_a_notebook_each_line_is_printed(monkeypatch, capsys):
+    monkeypatch.setattr("rich.console.Console", lambda stderr: Console(stderr=stderr, force_jupyter=True))
+    with terminal.progress("Starting …") as tell:
+        tell("Measuring …")
+    assert capsys.readouterr().out == "Measuring …\n"
+
+
+def test_nothing_is_shown_in_a_pipe(capsys):
+    with terminal.progress("Starting …") as tell:
+        tell("Measuring …")
+    assert capsys.readouterr() == ("", "")
+
+
+def test_in_a_terminal_a_line_is_shown_and_removed(monkeypatch, capsys):
+    monkeypatch.setenv("TERM", "xterm")  # a "dumb" one can't erase
+    monkeypatch.setattr("rich.console.Console", lambda stderr: Console(stderr=stderr, force_terminal=True))
+    with terminal.progress("Starting …") as tell:
+        tell("Measuring …")
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "Measuring …" in printed.err
+    assert printed.err.endswith("\x1b[2K")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from labkit.system import programs
+from labkit.system import processes
 from labkit.system.errors import LabError
 from labkit.system.processes import wait_until
 from labkit.testbed import NoTestbed, Testbed, namespaces, obstacle, rates, testbed, traffic, wiring
@@ -176,7 +176,7 @@ class TestRacks:
 class TestIsolation:
     def test_a_node_sees_its_interface_and_no_other(self, make):
         wires = make(2)
-        lines = on(wires, 1, programs.which("ip"), "-br", "addr").stdout.splitlines()
+        lines = on(wires, 1, processes.which("ip"), "-br", "addr").stdout.splitlines()
         assert sorted(line.partition(" ")[0].partition("@")[0] for line in lines) == sorted(["lo", wires.interface])
         assert on(wires, 1, "hostname").stdout == "node1\n"
         assert subprocess.run(["hostname"], capture_output=True, text=True).stdout != "node1\n"
@@ -220,7 +220,7 @@ class TestIsolation:
     def test_nothing_on_this_machine_is_changed(self, make):
         def state() -> list[str]:
             commands = ("ip -br addr", "ip route", "ip rule", "tc qdisc", "hostname")
-            environ = {"PATH": programs.search_path()}
+            environ = {"PATH": processes.search_path()}
             done = [
                 subprocess.run(line.split(), env=environ, capture_output=True, text=True).stdout for line in commands
             ]

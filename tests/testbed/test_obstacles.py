@@ -5,7 +5,6 @@ import sys
 
 import pytest
 
-from labkit.system import programs
 from labkit.system.errors import LabError
 from labkit.testbed import NoTestbed, Testbed, namespaces, obstacle, transfer
 
@@ -86,7 +85,7 @@ def test_an_unshare_that_hangs_is_given_up(nothing_left, program, monkeypatch):
 def test_missing_programs_are_reported(tmp_path, monkeypatch):
     (tmp_path / "unshare").symlink_to("/bin/true")
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(programs, "ADMIN_PATH", ())
+    monkeypatch.setattr("labkit.system.processes.ADMIN_PATH", ())
     assert obstacle() == "missing: util-linux iproute2. As root: `apt-get install util-linux iproute2`."
     (tmp_path / "nsenter").symlink_to("/bin/true")
     assert obstacle() == "missing: iproute2. As root: `apt-get install iproute2`."

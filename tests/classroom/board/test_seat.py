@@ -27,6 +27,7 @@ from labkit_classroom.board import protocol, seat, sender
 from labkit_classroom.board.sender import Sender
 
 TOKEN = f"1.{'x' * 32}"
+START_SENDER = seat.start_sender
 
 
 @pytest.fixture
@@ -307,6 +308,7 @@ class TestSending:
     def test_a_separate_process_sends_and_opening_a_lab_restarts_it(self, board, folder, monkeypatch):
         joined(board, folder)
         monkeypatch.setattr(results, "WORK", Path("work"))
+        monkeypatch.setattr(seat, "start_sender", START_SENDER)
         monkeypatch.chdir(folder)
 
         def senders() -> list[psutil.Process]:
@@ -334,6 +336,7 @@ class TestSending:
         classroom_link.open_lab(folder / "nowhere", "03")
         (folder / "work" / "results-07.json").unlink()
         joined(board, folder)
+        monkeypatch.setattr(seat, "start_sender", START_SENDER)
         monkeypatch.setattr(subprocess, "Popen", no_process)
         classroom_link.open_lab(folder, "03")
         Sender(folder).step()

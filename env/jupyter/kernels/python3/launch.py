@@ -28,7 +28,7 @@ from ipykernel import iostream, kernelapp
 from IPython.core import application
 from zmq.eventloop.zmqstream import ZMQStream
 
-from labkit.system import environment, lease, scratch
+from labkit.system import files, kernels, lease
 from labkit.system.errors import LabError
 
 
@@ -72,12 +72,12 @@ application.SYSTEM_CONFIG_DIRS.clear()  # /etc/ipython, which can run code in ev
 sys.modules["debugpy"] = None
 importlib.import_module("ipykernel.debugger")
 del sys.modules["debugpy"]
-os.environ["LAB_CLEARED"] = " ".join(environment.settle(os.environ))  # `open_lab` prints them
+os.environ["LAB_CLEARED"] = " ".join(kernels.settle_environment(os.environ))  # `open_lab` prints them
 with contextlib.suppress(LabError):  # unusable slots, which `open_lab` reports
     os.environ.update(lease.thread_variables())
 os.environ["VIRTUAL_ENV"] = sys.prefix
 os.environ["PATH"] = os.pathsep.join([f"{sys.prefix}/bin", os.environ.get("PATH", os.defpath)])
-with scratch.folder() as private:
+with files.temporary_folder() as private:
     os.environ["TMPDIR"] = tempfile.tempdir = str(private)
     os.environ["IPYTHONDIR"] = str(private / "ipython")  # without the user's settings
     kernelapp.launch_new_instance()
