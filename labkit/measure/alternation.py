@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from labkit.measure.figures import Measured, Source, summarize
 from labkit.system import load
 from labkit.system.errors import LabError
-from labkit.system.progress import progress
+from labkit.system.terminal import progress
 
 WARM_UP = 2  # calls that are not timed: the first builds a graph, the second still allocates memory
 SHOW_PROGRESS_S, ANNOUNCE_S = 5, 20
