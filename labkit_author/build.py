@@ -12,7 +12,6 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 
-from labkit.display import machines
 from labkit.system import files, paths
 from labkit_author import minutes, sources
 from labkit_author.execution import with_outputs_of
@@ -30,12 +29,8 @@ def student(source: Path) -> NotebookNode:
 
 
 def solution(source: Path) -> NotebookNode:
-    """Return the instructor's notebook before execution: solutions without markers, and other machines' results."""
-    notebook = minutes.fill(sources.solved(sources.read(source)), source)
-    if table := machines.table(source.stem[:2]):
-        text, tags = f"### On other machines\n\n{table}", {"tags": [INSTRUCTOR]}
-        notebook.cells.append(nbformat.v4.new_markdown_cell(text, id="on-other-machines", metadata=tags))
-    return notebook
+    """Return the instructor's notebook before execution: solutions without markers."""
+    return minutes.fill(sources.solved(sources.read(source)), source)
 
 
 def student_path(source: Path) -> Path:

@@ -110,7 +110,7 @@ def _lint_figures(cell: NotebookNode, start: int) -> Iterator[Problem]:
             continue
         for figure in (NOTES if notes else RATE).finditer(paragraph[0]):
             line = start + 1 + text.count("\n", 0, paragraph.start() + figure.start())
-            yield line, f"'{' '.join(figure[0].split())}' has no source: results belong in an output or data/machines"
+            yield line, f"'{' '.join(figure[0].split())}' has no source: results belong in an output"
 
 
 def _lint_code(cell: NotebookNode, start: int) -> Iterator[Problem]:

@@ -945,8 +945,7 @@ for kind, table in primitives.items():
 #
 # Which one is faster here, and why? PyTorch calls oneDNN for its convolutions, too, but has its own batch norms, ReLUs
 # and updates. Section 1 decides which is faster. One logged run of each, at the same batch size and precision, shows
-# where the time goes. Work that only one of the two logs has counts as the rest of the step. Without PyTorch, look at
-# [On other machines](../docs/other-machines.md).
+# where the time goes. Work that only one of the two logs has counts as the rest of the step.
 
 # %%
 why = ""

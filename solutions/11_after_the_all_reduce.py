@@ -1457,7 +1457,7 @@ plots.show(
 # | `reshard_after_forward=False` | FSDP keeps the gathered weights until the backward pass |
 # | `MixedPrecisionPolicy` | FSDP computes and sends in bfloat16; its shards stay in float32 |
 #
-# `./lab setup --torch` installs PyTorch for CPUs (1 GB). If it is missing, this section shows other machines' results.
+# `./lab setup --torch` installs PyTorch for CPUs (1 GB). If it is missing, this section has no results.
 
 # %% jupyter={"source_hidden": true}
 BYTES_ROWS = {

@@ -219,7 +219,7 @@ def report(
     ] = None,
     as_json: Annotated[
         Path | None,
-        typer.Option("--json", help="write this machine's results to this file instead, for data/machines/"),
+        typer.Option("--json", help="write this machine's results to this file instead, as JSON"),
     ] = None,
 ) -> None:
     """Create a one-page report to take home: your machine, measurements, plots and passed exercises.

@@ -1,4 +1,4 @@
-"""Export the results of complete runs on this machine, for others to compare with: `data/machines/NAME.json`."""
+"""Export the results of complete runs on this machine, for comparison with other machines."""
 
 import tomllib
 from collections.abc import Iterator

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from labkit.display import machines
 from labkit.display.measured import Measured
 from labkit.display.results import NotMeasured, row
 from labkit.exercises import catalogue
@@ -15,8 +14,6 @@ from labkit.roofline import measure
 from labkit.roofline.measure import Limits, Matmul
 from labkit.system.errors import LabError
 from labkit.system.load import Contention
-from labkit_author import build, sources
-from labkit_author import machines as tables
 
 ON = {"cpu": "AMD EPYC", "cores": 2, "memory": "8 GiB", "instruction sets": "AVX2, AVX-512", "software": "numpy 2"}
 TWICE = Measured(2.1, 1.9, 2.3, "×", digits=1)
@@ -42,8 +39,6 @@ def folder(tmp_path, monkeypatch):
     paper = {"float32": {"instruction": "AVX-512 VFMADD", "speed": 570.0}}
     limits = Limits(products, paper, {"read": 85.0}, Contention(by=("a secret program",)), "2026-01-31", ("AVX2",))
     monkeypatch.setattr(measure, "limits", lambda: limits)
-    monkeypatch.setattr(machines, "FOLDER", tmp_path / "machines")
-    machines.FOLDER.mkdir()
     return tmp_path
 
 
@@ -57,8 +52,6 @@ def test_a_complete_run_has_machine_limits_and_tables(folder):
     assert export["labs"].keys() == {lab.number for lab in catalogue.labs()} - {"00"}
     assert export["labs"]["02"]["rows"][0]["texts"] == ["CNN", "4×", "2.1× (1.9 to 2.3)", "3×"]
     assert export["labs"]["02"]["rows"][0]["numbers"] == {"value": 2.1, "interval": [1.9, 2.3], "unit": "×"}
-    (machines.FOLDER / "epyc.json").write_text(json.dumps(export))
-    assert machines.read_all() == [export]
 
 
 def test_the_export_names_no_hosts_and_no_programs(folder):
@@ -109,82 +102,3 @@ def test_limits_of_a_busy_machine_are_refused(folder, monkeypatch):
 def test_only_lab_00_has_no_closing_table():
     without = [lab.number for lab in catalogue.labs() if machine.HAS_TABLE not in lab.notebook.read_text()]
     assert without == ["00"]
-
-
-@pytest.mark.parametrize(
-    ("change", "problem"),
-    [
-        (lambda export: export.pop("on"), "on"),
-        (lambda export: export["limits"]["peaks"].clear(), "float32"),
-        (lambda export: export["limits"]["instructions"]["float32"].update(speed=0), "speed"),
-        (lambda export: export.update(when="yesterday"), "when"),
-        (lambda export: export.update(host="node17"), "properties"),
-        (lambda export: export["labs"]["02"]["rows"][0].pop("busy"), "lab 02: its 'table' is malformed"),
-        (lambda export: export["labs"].update(two={}), "labs"),
-    ],
-)
-def test_files_edited_by_hand_are_named(folder, change, problem):
-    export = machine.collect(folder)
-    change(export)
-    (machines.FOLDER / "epyc.json").write_text(json.dumps(export))
-    with pytest.raises(LabError, match=r"epyc\.json is not a file from ./lab report --json") as refused:
-        machines.read_all()
-    assert problem in str(refused.value)
-
-
-def test_files_that_are_not_json_are_named_too(folder):
-    (machines.FOLDER / "epyc.json").write_text("{")
-    with pytest.raises(LabError, match=r"epyc\.json is not a file"):
-        machines.read_all()
-
-
-def test_the_machines_in_this_checkout_can_be_read():
-    for export in machines.read_all():
-        assert export["labs"]
-
-
-# --- Tables of several machines: labkit_author.machines ---
-
-
-def test_tables_have_a_column_per_machine_and_a_row_per_figure(folder):
-    write_results(folder, "02", ("CNN", "", TWICE, ""), ("blocks", "", "chunk", ""))
-    export = machine.collect(folder)
-    (machines.FOLDER / "a.json").write_text(json.dumps(export))
-    export["on"] = ON | {"cpu": "Intel Xeon", "cores": 4}
-    export["labs"]["02"]["rows"][1:] = [row("bits", "", Measured(3, unit="×", digits=0), "")]
-    (machines.FOLDER / "b.json").write_text(json.dumps(export))
-    assert machines.table("02").splitlines() == [
-        "|  | AMD EPYC, 2 cores, AVX2, AVX-512 (2026-01-31) | Intel Xeon, 4 cores, AVX2, AVX-512 (2026-01-31) |",
-        "| --- | --- | --- |",
-        "| CNN | 2.1× (1.9 to 2.3) | 2.1× (1.9 to 2.3) |",
-        "| blocks | chunk | – |",
-        "| bits | – | 3× |",
-    ]
-    assert machines.table("02", about="bi").splitlines() == [
-        "|  | Intel Xeon, 4 cores, AVX2, AVX-512 (2026-01-31) |",
-        "| --- | --- |",
-        "| bits | 3× |",
-    ]
-    assert "## 02 · oneDNN under an MNIST CNN\n\n|  | AMD EPYC" in tables.page()
-    assert "## 00 ·" not in tables.page()
-
-
-def test_a_labs_notes_end_with_its_table(folder):
-    source = sources.find("02")
-    bare = build.solution(source)
-    (machines.FOLDER / "a.json").write_text(json.dumps(machine.collect(folder)))
-    *cells, last = build.solution(source).cells
-    assert cells == bare.cells
-    assert last.metadata.tags == ["instructor"]
-    assert last.source == f"### On other machines\n\n{machines.table('02')}"
-    assert "On other machines" not in str(build.student(source).cells[-1])
-    assert build.solution(sources.find("00")).cells[-1].id != last.id
-
-
-def test_without_machines_there_is_no_table_and_the_page_says_so(folder):
-    assert machines.table("02") == ""
-    assert tables.page().endswith("No results yet.\n")
-
-
-def test_the_page_is_up_to_date():
-    assert tables.PAGE.read_text() == tables.page(), "run ./lab build"
