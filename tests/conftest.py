@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import classroom_group
@@ -81,6 +81,15 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """Exclude imported objects from garbage collection, which Hypothesis runs for each check."""
     gc.freeze()
     gc.enable()
+
+
+@pytest.fixture(autouse=True)
+def umask_stays() -> Iterator[None]:
+    """Restore the umask, which commands for students set."""
+    before = os.umask(0o077)
+    os.umask(before)
+    yield
+    os.umask(before)
 
 
 SOURCE_HEAD = """\

@@ -1,6 +1,5 @@
 """The kernel that `lab kernel` registers, started the way other servers do."""
 
-import functools
 import json
 import os
 import sys
@@ -114,10 +113,10 @@ def test_a_registered_kernel_runs_a_lab_in_any_environment_and_folder(data, tmp_
 
 
 def test_a_kernel_for_all_users_makes_no_copies_and_warns_about_unreachable_folders(
-    data, tmp_path, monkeypatch, capsys, unchecked, request
+    data, tmp_path, monkeypatch, capsys, unchecked
 ):
     monkeypatch.setattr(account_access, "problem", lambda: "Python is below /root")
-    request.addfinalizer(functools.partial(os.umask, os.umask(0o077)))
+    os.umask(0o077)
     assert lab(monkeypatch, "kernel", "--prefix", str(tmp_path), "--folder", str(tmp_path / "mine")) == 0
     spec = tmp_path / "share/jupyter/kernels" / kernels.KERNEL["name"] / "kernel.json"
     assert spec.stat().st_mode & 0o004

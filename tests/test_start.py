@@ -8,6 +8,7 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -32,7 +33,7 @@ CONFIGURATION = {
     ".config/matplotlib/matplotlibrc": "text.usetex: True\nfigure.figsize: 1, 1",
 }
 VARIABLES = {"KERAS_BACKEND": "jax", "OMP_NUM_THREADS": "1", "PYTHONPATH": "/gone", "PMI_FD": "3", "MPLBACKEND": "pdf"}
-START = [sys.executable, "-c", "from labkit.cli import main; main()", "start", "--no-browser", "--folder"]
+LAB = [sys.executable, "-c", "from labkit.cli import main; main()"]
 
 
 class Lab:
@@ -40,7 +41,7 @@ class Lab:
 
     def __init__(self, home: Path):
         home = home / ("long-" * 20)  # so long that a socket path in Jupyter's own folder would be too long
-        home.mkdir()
+        (home / "labs").mkdir(parents=True)
         for name, text in CONFIGURATION.items():
             file = home / name
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -48,7 +49,7 @@ class Lab:
         self.log, self.labs = home / "log", home / "labs"
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
-                [*START, self.labs],
+                [*LAB, "start", "--no-browser", "--folder", self.labs],
                 env={
                     **os.environ,
                     **VARIABLES,
@@ -147,10 +148,13 @@ class Notebook:
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory):
-    lab = Lab(tmp_path_factory.mktemp("home"))
-    yield lab
-    lab.end()
+def lab():
+    """Start it in a folder that every account can enter."""
+    with tempfile.TemporaryDirectory() as home:
+        Path(home).chmod(0o755)
+        lab = Lab(Path(home))
+        yield lab
+        lab.end()
 
 
 @pytest.fixture
@@ -240,6 +244,19 @@ def test_jupyterlabs_log_which_has_the_token_is_its_owners_alone(lab):
     log = lab.labs / ".jupyterlab.log"
     assert stat.S_IMODE(log.stat().st_mode) == 0o600
     assert lab.token in log.read_text()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="ANOTHER USER'S LABS NOT TESTED HERE: only root can be another user")
+def test_another_user_cannot_read_the_labs(lab, notebook):
+    notebook.run("from labkit.exercises import open_lab; open_lab('01', globals()).check(1, print)")
+    subprocess.run([*LAB, "report", "--folder", lab.labs, "--out", lab.labs / "report.html"], check=True)
+    files = [path for path in lab.labs.rglob("*") if path.is_file() and not path.is_symlink()]
+    assert {"00_welcome.ipynb", "results-01.json", "report.html"} <= {path.name for path in files}
+    os.seteuid(NOBODY)
+    try:
+        assert [path for path in files if os.access(path, os.R_OK, effective_ids=True)] == []
+    finally:
+        os.seteuid(0)
 
 
 def test_all_sockets_of_a_kernel_are_in_a_private_folder(lab, notebook):

@@ -1,5 +1,6 @@
 """Options shared by several commands."""
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -8,6 +9,14 @@ import typer
 from labkit.system import paths
 
 PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+
+def _private(folder: Path) -> Path:
+    """Let only this user read what the command writes, and what JupyterLab and its terminals write later."""
+    os.umask(0o077)
+    return folder
+
+
 StudentFolder = Annotated[
     Path,
     typer.Option(
@@ -17,6 +26,7 @@ StudentFolder = Annotated[
         default_factory=paths.student_folder,
         show_default="my-labs, or the current folder if it contains the labs",
         resolve_path=True,
+        callback=_private,
     ),
 ]
 LabNumber = Annotated[str, typer.Argument(help="lab number, such as 07")]

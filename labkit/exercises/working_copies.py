@@ -133,7 +133,7 @@ def _changing(folder: Path) -> Iterator[None]:
     if Path(os.path.realpath(folder)) in (paths.NOTEBOOKS, paths.SOLUTIONS):
         raise LabError(f"{paths.shown(folder)} is the kit's own folder, which git tracks: {OTHER_FOLDER}.")
     with files.writing(folder, OTHER_FOLDER):
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     with locks.locked(folder / RECORD):
         yield
 

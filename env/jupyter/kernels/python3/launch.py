@@ -77,6 +77,7 @@ with contextlib.suppress(LabError):  # unusable slots, which `open_lab` reports
     os.environ.update(lease.thread_variables())
 os.environ["VIRTUAL_ENV"] = sys.prefix
 os.environ["PATH"] = os.pathsep.join([f"{sys.prefix}/bin", os.environ.get("PATH", os.defpath)])
+os.umask(0o077)  # under any server, only the user can read what a lab writes
 with files.temporary_folder() as private:
     os.environ["TMPDIR"] = tempfile.tempdir = str(private)
     os.environ["IPYTHONDIR"] = str(private / "ipython")  # without the user's settings
