@@ -1,5 +1,6 @@
 """Write `solutions/labs.json`, the catalogue that `labkit.exercises.catalogue` reads, from the labs' sources."""
 
+import ast
 import dataclasses
 import json
 import re
@@ -11,7 +12,7 @@ from nbformat import NotebookNode
 from labkit.exercises.catalogue import FILE, Exercise
 from labkit.system import paths
 from labkit_author import minutes, questions, sources
-from labkit_author.notebooks import by_section, write_changed
+from labkit_author.notebooks import by_section, parse, write_changed
 
 TITLE = re.compile(r"^### Exercise (\d+) · (.+)$", re.M)
 
@@ -54,6 +55,22 @@ def exercises(notebook: NotebookNode) -> dict[int, Exercise]:
             solution=solved[exercise.cell].source,
             section=section_of[number],
             title=titles.get(number, ""),
+            imports=_imports(notebook, solved[exercise.cell].source),
         )
         for number, exercise in sources.exercises(notebook).items()
     }
+
+
+def _imports(notebook: NotebookNode, solution: str) -> str:
+    """Return the imports of a lab's cells that a solution, a function, uses."""
+    if solution.startswith("%%"):
+        return ""
+    used = {node.id for node in ast.walk(ast.parse(solution)) if isinstance(node, ast.Name)}
+    lines = {}
+    for cell in notebook.cells:
+        if cell.cell_type == "code" and not cell.source.startswith("%%"):
+            for node in parse(cell).body:
+                for name in node.names if isinstance(node, ast.Import | ast.ImportFrom) else ():
+                    if (name.asname or name.name) in used:
+                        lines[name.asname or name.name] = ast.unparse(type(node)(**vars(node) | {"names": [name]}))
+    return "\n".join(lines.values())

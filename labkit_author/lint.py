@@ -224,7 +224,9 @@ def _lint_exercises(source: Path, notebook: NotebookNode, starts: list[int]) -> 
         yield starts[int(index.group(1))] if index else 1, str(error).partition("\n")[0]
         return
     module = paths.ROOT / "labkit" / "exercises" / f"lab{source.stem[:2]}.py"
-    hints = _hints(ast.parse(module.read_text(encoding="utf-8"))) if module.exists() else {}
+    modules = [module, module.parent / "labs" / module.name]
+    texts = [path.read_text(encoding="utf-8") for path in modules if path.exists()]
+    hints = {number: complete for text in texts for number, complete in _hints(ast.parse(text)).items()}
     if list(exercises) != list(range(1, len(exercises) + 1)):
         yield 1, f"exercises are numbered {list(exercises)}, not 1, 2, 3 …"
     for cell, start in zip(notebook.cells, starts, strict=True):
@@ -262,4 +264,6 @@ def _hints(module: ast.Module) -> dict[int, bool]:
                 hints = [value(hint) for tuple_ in arguments if isinstance(tuple_, ast.Tuple) for hint in tuple_.elts]
                 empty = [hint for hint in hints if isinstance(hint, ast.Constant) and not str(hint.value).strip()]
                 has_hints[number] = bool(hints) and not empty
+            case ast.Assign([ast.Name("EXERCISES")], ast.Dict(numbers)):  # each a `Reference`, which has hints
+                has_hints |= {ast.literal_eval(number): True for number in numbers if number is not None}
     return has_hints

@@ -11,6 +11,7 @@ from labkit.system.errors import LabError
 from labkit.system.machine import this_machine
 from labkit_author import build, sources
 
+TABLES = "tests/exercises/engine/test_references.py"  # tests all exercises that are data
 COMPARED = ("00", "01", "02", "07", "09")  # labs whose stored outputs nbval compares in every run, changed or not
 GIB_PER_WORKER = 2  # TensorFlow in a worker, and in the notebook or ranks it starts
 MAX_WORKERS = 16
@@ -79,7 +80,8 @@ def _of_lab(lab: str, fast: bool) -> list[str]:
     number = source.stem[:2]
     exercises = sorted((paths.ROOT / "tests" / "exercises").glob(f"test_lab{number}*.py"))
     chosen = [str(path.relative_to(paths.ROOT)) for path in exercises]
-    return [*chosen, "tests/author", f"-klab{number} or {source.stem}", *([] if fast else [_notebook(source)])]
+    select = f"-klab{number} or {source.stem} or [{number}-"
+    return [*chosen, TABLES, "tests/author", select, *([] if fast else [_notebook(source)])]
 
 
 def _of_exercise(lab: str | None, exercise: int) -> list[str]:
@@ -89,8 +91,10 @@ def _of_exercise(lab: str | None, exercise: int) -> list[str]:
     source = sources.find(lab)
     if exercise not in (known := sources.exercises(sources.read(source))):
         raise LabError(f"lab {source.stem[:2]} has no exercise {exercise}, only {', '.join(map(str, known))}.")
+    number = source.stem[:2]
     cases = f"TestExercises and ([{exercise}- or [{exercise}] or test_each_exercise)"  # case names such as [6-0]
-    return [f"tests/exercises/test_lab{source.stem[:2]}.py", f"-k{cases}"]
+    in_tables = f"[{number}-{exercise}] or [{number}-{exercise}-"
+    return [f"tests/exercises/test_lab{number}.py", TABLES, f"-k{cases} or {in_tables}"]
 
 
 def open_home() -> list[str]:

@@ -64,6 +64,8 @@ class Exercise:
         The name of its section.
     title : str
         Its title, in Markdown.
+    imports : str
+        The lab's imports that the solution of a function uses, one per line.
     """
 
     number: int
@@ -73,6 +75,7 @@ class Exercise:
     solution: str
     section: str
     title: str
+    imports: str = ""
 
 
 @dataclass(frozen=True)

@@ -18,14 +18,18 @@ from labkit_classroom.lecture.agenda import Day
 from labkit_classroom.lecture.routes import Route
 
 PAGES = Path(__file__).parent  # where the templates are
-SHOWN = 2  # mistakes per exercise on the helpers' page: the first of those its tests plant
+SHOWN = 2  # mistakes per exercise on the helpers' page: the first that its check names, or that its tests plant
 
 
 class Exercise(NamedTuple):
-    """An exercise with its hints, its planted mistakes, and the minutes after which to show the solution."""
+    """An exercise with its hints, its mistakes (those that its check names, those that tests plant), and patience.
+
+    Patience is the minutes after which to show the solution.
+    """
 
     info: catalogue.Exercise
     hints: tuple[str, ...]
+    named: tuple[str, ...]
     mistakes: Sequence[mistakes.Change]
     patience: int
 
@@ -82,7 +86,7 @@ def lab(info: LabInfo, results: Path, taught: Container[tuple[str, str]] = ()) -
     for plan, section in zip(info.sections, sections, strict=True):
         infos = {n: exercise for n, exercise in info.exercises.items() if exercise.section == plan.name}
         exercises = [
-            Exercise(exercise, checks[n].hints, planted.get(n, ()), round(2 * plan.do / len(infos)))
+            Exercise(exercise, checks[n].hints, checks[n].mistakes, planted.get(n, ()), round(2 * plan.do / len(infos)))
             for n, exercise in infos.items()
         ]
         say, notes = (_joined(filter(kind, section.cells)) for kind in (labs.is_students, labs.is_instructors))

@@ -60,7 +60,7 @@ class Calls:
 
     def __str__(self) -> str:
         """Return the running call as the student would write it."""
-        return _format_call(*self.running) if self.running else ""
+        return format_call(self.running[0], *self.running[1], **self.running[2]) if self.running else ""
 
 
 # Set for each check of a function, and reported when its time is up.
@@ -75,7 +75,7 @@ def call(answer: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     NotYet
         If it raises or exits, or changes a library or an argument, such as an array, a table or a list.
     """
-    args_copy, kwargs_copy = _copied(args), _copied(kwargs)
+    args_copy, kwargs_copy = copied(args), copied(kwargs)
     output = answer_output.get(io.StringIO())
     output.seek(0)
     output.truncate()
@@ -89,7 +89,7 @@ def call(answer: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     except NotYet:  # from a function that the check passed to the answer
         raise
     except BaseException as error:  # the student's own interrupt reaches the main thread, not this one
-        raise NotYet(f"{failure(error, answer)}. The check called {_format_call(answer, args, kwargs)}.") from error
+        raise NotYet(f"{failure(error, answer)}. The check called {format_call(answer, *args, **kwargs)}.") from error
     finally:
         replaced = restore_libraries()
     expect(not replaced, f"{', '.join(replaced)} to stay; {_name(answer)} replaced it, and the check undid that")
@@ -215,8 +215,9 @@ def _name(answer: Any) -> str:
     return getattr(answer, "__name__", "your answer").replace("<lambda>", "your function")
 
 
-def _format_call(answer: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    shown = [short(arg, 40) for arg in args] + [f"{name}={short(value, 40)}" for name, value in kwargs.items()]
+def format_call(answer: Callable[..., Any], *args: Any, **kwargs: Any) -> str:
+    """Return a call as a student would write it, with long arguments shortened."""
+    shown = [short(arg) for arg in args] + [f"{name}={short(value)}" for name, value in kwargs.items()]
     return f"{_name(answer)}({', '.join(shown)})"
 
 
@@ -227,16 +228,16 @@ def _parameter_name(answer: Callable[..., Any], index: int) -> str:
     return f"argument {index + 1}"
 
 
-def _copied(value: Any) -> Any:
+def copied(value: Any) -> Any:
     """Return copies of whatever can change in place; anything else, such as a graph or a communicator, as it is."""
     if isinstance(value, np.ndarray):
         return value.copy()
     if is_table(value):
         return value.copy(deep=True)
     if type(value) in (list, tuple, set):
-        return type(value)(map(_copied, value))
+        return type(value)(map(copied, value))
     if type(value) is dict:
-        return {key: _copied(part) for key, part in value.items()}
+        return {key: copied(part) for key, part in value.items()}
     return value
 
 
@@ -252,7 +253,7 @@ def _unchanged(before: Any, after: Any) -> bool:
         return len(before) == len(after) and all(map(_unchanged, before, after))
     if type(before) is dict:
         return list(before) == list(after) and all(_unchanged(before[key], after[key]) for key in before)
-    return bool(before == after)
+    return type(before) is type(after) and bool(before == after)
 
 
 def remember_lines(filename: str, text: str) -> None:

@@ -16,7 +16,7 @@ shown as one: a student is never blamed for a changed library.
 import ast
 import contextlib
 import ctypes
-import importlib
+import importlib.util
 import io
 import linecache
 import sys
@@ -37,7 +37,7 @@ from IPython import get_ipython
 
 from labkit.display import verdict
 from labkit.display.results import CHECK_FAILED, NOT_ATTEMPTED, NOT_YET, PASSED, Results
-from labkit.exercises import catalogue
+from labkit.exercises import catalogue, labs
 from labkit.exercises.catalogue import Exercise
 from labkit.exercises.engine.answers import (
     Calls,
@@ -49,6 +49,7 @@ from labkit.exercises.engine.answers import (
     restore_libraries,
 )
 from labkit.exercises.engine.outcomes import NotAttempted, NotYet, expect
+from labkit.exercises.engine.reference import Reference, solution_of
 from labkit.exercises.engine.values import describe, short
 from labkit.exercises.moving import isolate, module_text
 from labkit.system import files
@@ -74,11 +75,14 @@ class Check:
         mistake (`NotYet`); the last is shown only on request.
     moves : bool
         Whether the answer moves into a module: `decide` gets the module's version, not the notebook's.
+    mistakes : tuple of str
+        The mistakes that it names, each the end of the sentence "It is as if …".
     """
 
     decide: Callable[[Any], None]
     hints: tuple[str, ...]
     moves: bool = False
+    mistakes: tuple[str, ...] = ()
 
 
 class Lab:
@@ -96,6 +100,21 @@ class Lab:
             return decide
 
         return register
+
+    def add(self, exercise: Exercise, reference: Reference) -> None:
+        """Add an exercise that is data."""
+
+        def decide(answer: Any) -> None:
+            reference.check(solution_of(exercise), answer)
+
+        self.checks[exercise.number] = Check(decide, reference.hints, mistakes=tuple(reference.wrong))
+
+
+class _Output(io.StringIO):
+    """The output of an answer, which the answer can't close."""
+
+    def close(self) -> None:
+        pass
 
 
 class Checker:
@@ -177,7 +196,7 @@ class Checker:
         return outcome, "\n".join(filter(None, [message, note]))
 
     def _judge(self, number: int, answer: Any, given: bool) -> tuple[str, str]:
-        output = io.StringIO()
+        output = _Output()
         before = answer_output.set(output)
         try:
             self._refuse_stub(number, answer, given)
@@ -239,9 +258,8 @@ class Checker:
             files.write(script, _script_of(exercise.solution))
             self._fallbacks[number] = script
             return script
-        filename = f"<solution of exercise {number}>"
+        filename, namespace = f"<solution of exercise {number}>", dict(self._namespace)
         remember_lines(filename, exercise.solution)
-        namespace = dict(self._namespace)
         exec(compile(exercise.solution, filename, "exec"), namespace)
         self._fallbacks[number] = namespace[exercise.name]
         return self._fallbacks[number]
@@ -284,8 +302,12 @@ def checker(number: str, namespace: dict[str, Any], quick: bool = False) -> Chec
 
 
 def checks_of(number: str) -> Lab:
-    """Return the checks of lab `number`."""
-    lab: Lab = importlib.import_module(f"labkit.exercises.lab{number}").lab
+    """Return the checks of lab `number`: those that are data, and those of its older module."""
+    lab = Lab(number)
+    if importlib.util.find_spec(older := f"labkit.exercises.lab{number}"):
+        lab.checks |= importlib.import_module(older).lab.checks
+    for exercise, reference in labs.references(number).items():
+        lab.add(catalogue.find(number).exercises[exercise], reference)
     return lab
 
 

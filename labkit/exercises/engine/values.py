@@ -4,13 +4,13 @@ import inspect
 import math
 import numbers
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
 from typing import Any
 
 import numpy as np
 
-from labkit.exercises.engine.outcomes import expect, refuse
+from labkit.exercises.engine.outcomes import NotYet, expect, refuse
 
 WIDTH = 80  # of a value in a message, in characters
 
@@ -133,10 +133,10 @@ def number(value: Any, label: str) -> int | float:
     NotYet
         If it is not a number; `label` names it, such as "share(10, 0, 4)".
     """
-    plain = as_number(value)
-    if plain is None:
+    simple = as_number(value)
+    if simple is None:
         refuse(f"{label} to be a number; it is {describe(value)}")
-    return plain
+    return simple
 
 
 def integer(value: Any, label: str, int_only: bool = False) -> int:
@@ -147,12 +147,12 @@ def integer(value: Any, label: str, int_only: bool = False) -> int:
     NotYet
         If it is not an integer.
     """
-    plain = number(value, label)
-    if isinstance(plain, int):
-        return plain
-    expect(math.isfinite(plain) and plain == int(plain), f"{label} to be an integer; it is {plain!r}")
-    expect(not int_only, f"{label} to be an int; it is {plain!r}, a float. Does it come from / instead of //?")
-    return int(plain)
+    simple = number(value, label)
+    if isinstance(simple, int):
+        return simple
+    expect(math.isfinite(simple) and simple == int(simple), f"{label} to be an integer; it is {simple!r}")
+    expect(not int_only, f"{label} to be an int; it is {simple!r}, a float. Does it come from / instead of //?")
+    return int(simple)
 
 
 def has_format(value: Any, spec: str) -> bool:
@@ -164,7 +164,7 @@ def has_format(value: Any, spec: str) -> bool:
 
 
 def parts(value: Any, count: int, expectation: str) -> list[Any]:
-    """Return the parts of an answer, a tuple, list or array of length `count`.
+    """Return the parts of an answer of length `count`: a tuple, a list, an array, or another object that unpacks.
 
     Raises
     ------
@@ -174,14 +174,17 @@ def parts(value: Any, count: int, expectation: str) -> list[Any]:
     """
     if is_tensor(value):
         value = value.numpy()
-    is_sequence = isinstance(value, tuple | list)
     if isinstance(value, np.ndarray):
-        is_sequence = value.ndim > 0
+        unpacks = value.ndim > 0
     elif is_table(value):
-        is_sequence = value.ndim == 1
-    expect(is_sequence, f"{expectation}; it is {describe(value)}")
-    expect(len(value) == count, f"{expectation}; it has {len(value)}: {short(value)}")
-    return list(value)
+        unpacks = value.ndim == 1
+    else:
+        refused = isinstance(value, str | bytes | Mapping | set | Iterator)  # an iterator would be used up
+        unpacks = isinstance(value, Iterable) and not refused
+    expect(unpacks, f"{expectation}; it is {describe(value)}")
+    results = list(value)
+    expect(len(results) == count, f"{expectation}; it has {len(results)}: {short(value)}")
+    return results
 
 
 # Equality
@@ -209,9 +212,9 @@ def expect_equal(
     if isinstance(expected, np.ndarray) and expected.ndim:
         _expect_equal_array(value, expected, label, rel, abs, because)
     elif (right := as_number(expected)) is not None:
-        plain = number(value, label)
-        if not _close(plain, right, rel, abs):
-            ours, theirs = distinguish(right, plain)
+        simple = number(value, label)
+        if not _close(simple, right, rel, abs):
+            ours, theirs = distinguish(right, simple)
             refuse(f"{label} to be {ours}{because}; it is {theirs}")
     elif isinstance(expected, bool | np.bool_):
         # NumPy's True is not Python's, and 1 is neither.
@@ -219,10 +222,11 @@ def expect_equal(
         text = bool(value) if is_bool else describe(value)
         expect(is_bool and bool(value) == bool(expected), f"{label} to be {expected}{because}; it is {text}")
     else:
-        if isinstance(value, np.ndarray) and value.shape == ():  # as from np.where(condition, "a", "b")
-            value = value.item()
-        matches = isinstance(value, type(expected)) and value == expected
-        expect(matches, f"{label} to be {expected!r}{because}; it is {describe(value)}")
+        value = plain(value)
+        expect(
+            type(value) is type(expected) and value == expected,
+            f"{label} to be {expected!r}{because}; it is {describe(value)}",
+        )
 
 
 def _expect_equal_array(value: Any, expected: np.ndarray, label: str, rel: float, abs: float, because: str) -> None:
@@ -241,11 +245,42 @@ def _expect_equal_array(value: Any, expected: np.ndarray, label: str, rel: float
         refuse(f"{label} to have {ours} at [{indices}]{because}; it has {theirs} there{others}")
 
 
+def equal(first: Any, second: Any, rel: float = 1e-6, abs: float = 1e-9) -> bool:
+    """Return whether an answer equals the expected value, as `expect_equal` compares them."""
+    try:
+        expect_equal(first, second, "", rel, abs)
+    except NotYet:
+        return False
+    return True
+
+
+def plain(value: Any) -> Any:
+    """Return a copy of a number, a text or an array of numbers without its own type; anything else as it is.
+
+    What is compared is then Python's and NumPy's: a subclass can't redefine `==`, nor change later.
+    """
+    if (simple := as_number(value)) is not None:
+        return simple
+    if isinstance(value, np.ndarray) and value.shape == ():  # as from np.where(condition, "a", "b")
+        value = value.item()
+    if isinstance(value, str):
+        return str.__str__(value)
+    if is_tensor(value) or is_table(value) or isinstance(value, np.ndarray):
+        array = numeric_array(value)
+        return value if array is None else array.copy()
+    return value
+
+
 def numeric_array(value: Any) -> np.ndarray | None:
-    """Return an answer as an array of numbers, or None if it is not one, such as text, a dict or a ragged list."""
+    """Return an answer as an array of numbers, or None if it is not one, such as text, a dict or a ragged list.
+
+    Masked numbers become nan.
+    """
     if isinstance(value, str | bytes | Mapping | set) or value is None:
         return None
     try:
+        if isinstance(value, np.ma.MaskedArray):
+            value = np.ma.filled(value.astype(float), math.nan) if np.ma.is_masked(value) else value.data
         array = np.asarray(value)
         if array.dtype == object:  # of Fractions, say
             array = array.astype(float)
@@ -270,7 +305,10 @@ def array_of_numbers(value: Any, expectation: str) -> np.ndarray:
 
 def distinguish(first: Any, second: Any) -> tuple[str, str]:
     """Return two different numbers with just enough digits to show the difference."""
-    a, b = as_number(first), as_number(second)
+    a, b = (
+        int(n) if isinstance(n, float) and n.is_integer() and abs(n) < 1e15 else n
+        for n in map(as_number, (first, second))
+    )
     if isinstance(a, int) and isinstance(b, int):
         return f"{a:,}", f"{b:,}"
     try:

@@ -14,8 +14,8 @@ from labkit_classroom.lecture import agenda, guide, prose, routes
 NUMBER = "06"
 
 
-def rendered(folder, template: str) -> str:
-    route = routes.of_labs([NUMBER], 3)
+def rendered(folder, template: str, number: str = NUMBER) -> str:
+    route = routes.of_labs([number], 3)
     days = agenda.schedule(route, time(9), date(2026, 12, 1), {})
     return guide.render(route, days, agenda.markdown(route, days, ["Advice."]), folder, template)
 
@@ -48,8 +48,13 @@ def test_every_exercise_has_solution_hints_and_mistakes(page, lab):
     for number, exercise in exercises.items():
         assert prose.code(exercise.info.solution) in page
         assert exercise.hints
-        assert exercise.mistakes
+        assert exercise.named or exercise.mistakes
         assert f"Exercise {number}: solution" in page
+
+
+@pytest.mark.parametrize("template", ["guide", "helpers"])
+def test_mistakes_that_a_check_names_are_shown(tmp_path, template):
+    assert "It is as if query i were token i, not token m - n + i." in rendered(tmp_path, template, "10")
 
 
 def test_figures_from_another_machine_are_labelled(page):
@@ -95,7 +100,7 @@ class TestHelpersPage:
         assert len(cards) == len(taught) < sum(len(part.exercises) for part in lab.parts)
         for card, exercise in zip(cards, taught, strict=True):
             assert prose.inline(exercise.info.title) in card
-            assert card.count("<li>") == min(2, len(exercise.mistakes))
+            assert card.count("<li>") == min(2, len(exercise.named) + len(exercise.mistakes))
             label = "Ask:" if "?" in exercise.hints[0] else "First hint:"
             assert f"<strong>{label}</strong> {prose.hint(exercise.hints[0])}" in card
 
