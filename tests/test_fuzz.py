@@ -215,7 +215,7 @@ SLOW = {
     "rehearse": "labkit_author.execution.execute",
     "roofline": "labkit.roofline.measure.limits",
     "start": "jupyterlab.labapp.LabApp.initialize_server",
-    "tune": "labkit.system.lease.take",
+    "tune": "labkit.system.cores.take",
 }
 
 

@@ -5,7 +5,7 @@ from types import ModuleType
 
 from labkit.bench import flags
 from labkit.bench.config import BenchConfig
-from labkit.system import lease
+from labkit.system import cores
 from labkit.system.errors import LabError
 from labkit.system.imports import gc_paused, lighten_keras
 
@@ -14,11 +14,11 @@ def measure(config: BenchConfig) -> None:
     """Run the benchmark; environment variables are set before the framework, which reads them, is imported."""
     flags.set_variables(config)
     if config.framework == "pytorch":
-        with lease.take():
+        with cores.reserve():
             _torch_run().measure(config)
         return
     lighten_keras()
-    with lease.take():  # before TensorFlow creates a thread per core
+    with cores.reserve():  # before TensorFlow creates a thread per core
         with gc_paused():
             from labkit.bench import run
         run.measure(config)

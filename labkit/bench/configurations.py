@@ -19,8 +19,8 @@ from labkit.measure.alternation import in_rounds
 from labkit.measure.figures import Measured, Source, summarize
 from labkit.mpi import torch_ranks
 from labkit.system import files, load, paths, preload, processes
+from labkit.system.cores import usable_machine
 from labkit.system.errors import LabError
-from labkit.system.lease import usable_machine
 from labkit.system.machine import HUGE_PAGES, Machine, huge_pages_problem
 from labkit.system.statistics import Ratio, ratios
 from labkit.system.terminal import plain_table

@@ -19,7 +19,7 @@ import numpy as np
 from labkit.bench.config import BenchConfig
 from labkit.models.registry import MODELS
 from labkit.system import files, load
-from labkit.system.lease import usable_machine
+from labkit.system.cores import usable_machine
 
 # Prefixes of variables that affect speed, and so are recorded in the JSON.
 VARIABLE_PREFIXES = (

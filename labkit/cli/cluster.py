@@ -24,7 +24,7 @@ def up(
 ) -> None:
     """Start a Slurm cluster for you alone, with shares of this machine as nodes. It runs until `./lab cluster down`."""
     from labkit.slurm import cluster, supervisor
-    from labkit.system.lease import usable_machine
+    from labkit.system.cores import usable_machine
 
     slurm = cluster.start_slurm(nodes, network=network)
     cores, address = usable_machine().usable_cores, supervisor.address()

@@ -17,8 +17,8 @@ from labkit.display import guesses, markdown, speedups
 from labkit.display.consistency import Limit
 from labkit.measure.figures import Measured
 from labkit.system import files, locks
+from labkit.system.cores import usable_machine
 from labkit.system.errors import LabError
-from labkit.system.lease import usable_machine
 from labkit.system.load import BUSY_MARK, Contention
 from labkit.system.machine import TENSORFLOW
 

@@ -21,8 +21,8 @@ from labkit.exercises import catalogue
 from labkit.exercises.catalogue import LabInfo
 from labkit.mpi import torch_ranks
 from labkit.roofline import measure
+from labkit.system.cores import usable_machine
 from labkit.system.errors import LabError
-from labkit.system.lease import usable_machine
 from labkit.system.machine import Machine
 from labkit.system.paths import ROOT, shown
 from labkit.system.terminal import progress

@@ -8,9 +8,8 @@ from labkit.display import boxes, notices, plots
 from labkit.display.results import WORK, Results
 from labkit.exercises import classroom_link
 from labkit.exercises.engine.checker import Checker, checker
-from labkit.system import lease
+from labkit.system.cores import slot_cores, slots, usable_machine
 from labkit.system.errors import LabError
-from labkit.system.lease import usable_machine
 from labkit.system.machine import Machine
 from labkit.system.words import plural
 
@@ -62,7 +61,7 @@ def open_lab(number: str, namespace: dict[str, Any]) -> OpenLab:
     print(f"{machine.model}: {cores} for this notebook, {', '.join(machine.isa) or 'no AVX2'}")
     if cleared := os.environ.get("LAB_CLEARED"):
         print(f"Variables cleared, because they would change results: {cleared} (rules: env/variables.txt).")
-    if shared := lease.slots():
-        slots = plural(len(shared), "measuring slot")
-        print(f"{slots} of {plural(lease.slot_cores(), 'core')} each: measurements wait until one is free.")
+    if shared := slots():
+        size = plural(slot_cores(), "core")
+        print(f"{plural(len(shared), 'measuring slot')} of {size} each: measurements wait until one is free.")
     return OpenLab(check, check.results, machine, WORK)

@@ -14,9 +14,9 @@ from pathlib import Path
 from labkit.mpi import loopback
 from labkit.mpi.mpirun import BIN, SRUN, MpiRun, Rank
 from labkit.mpi.planning import HYDRA, Plan, check_ranks, plan
-from labkit.system import cores, files, lease, load, paths, processes
+from labkit.system import cores, files, load, paths, processes
+from labkit.system.cores import usable_machine
 from labkit.system.errors import LabError
-from labkit.system.lease import usable_machine
 from labkit.system.machine import this_machine
 from labkit.system.words import plural
 from labkit.testbed import Testbed, Traffic, fidelity
@@ -119,7 +119,7 @@ def run_ranks(
 
     Each rank has its own cores, not shared with any other run on this machine, whichever user started it
     (`labkit.system.cores`); if there are too few, ranks share cores and a warning is printed. On a server with
-    measuring slots, the run waits for one and uses its cores (`labkit.system.lease`). Lines of MPI libraries come
+    measuring slots, the run waits for one and uses its cores (`labkit.system.cores`). Lines of MPI libraries come
     after `[rank] MPI:`. Unless the run spans machines, mpirun listens on loopback only. With a network, ranks run on
     nodes connected by wires (`labkit.testbed`), and messages between nodes use them.
 
@@ -164,7 +164,7 @@ def run_ranks(
         raise LabError("mpirun is missing from this environment: ./lab setup installs it.")
 
     with contextlib.ExitStack() as until_over:
-        until_over.enter_context(lease.take())
+        until_over.enter_context(cores.reserve())
         machine = usable_machine()
         testbed = _testbed(n, nodes, network, until_over)
         make_plan = partial(
@@ -179,7 +179,7 @@ def run_ranks(
             lab=f"{os.path.relpath(paths.ROOT, folder)}/lab",  # always with a slash, as it is not on the PATH
         )
         needed = len(machine.cores) if testbed else n * (threads or 1)
-        planned, unreserved = _borrow_cores(make_plan, machine.cores, needed, until_over)
+        planned, unreserved = _reserve_cores(make_plan, machine.cores, needed, until_over)
         network_line = str(testbed or "")  # the first call measures the wires
         pipes = until_over.enter_context(files.temporary_folder())
         preload = loopback.library(pipes) if planned.local and not testbed else None
@@ -238,22 +238,22 @@ def placement(runs: Iterable[Run]) -> str:
     return f"All runs used the same {plural(n_cores, 'core')} of {plural(nodes, 'NUMA node')}{memory}."
 
 
-def _borrow_cores(
+def _reserve_cores(
     make_plan: Callable[..., Plan], all_cores: Sequence[cores.Core], needed: int, until_over: contextlib.ExitStack
 ) -> tuple[Plan, str]:
     """Return a plan on free cores, and a warning if cores cannot be reserved.
 
-    The cores that ranks are bound to are borrowed until the run ends.
+    The cores that ranks are bound to are reserved until the run ends.
     """
     planned = make_plan()
     if not planned.cpus:
         return planned, ""
-    loan = until_over.enter_context(contextlib.closing(cores.borrow(all_cores, needed)))
-    planned = make_plan(free=loan.free)
-    loan.keep_only(planned.cpus)
-    if not loan.failure:
+    reservation = until_over.enter_context(contextlib.closing(cores.reserve_free(all_cores, needed)))
+    planned = make_plan(free=reservation.free)
+    reservation.keep_only(planned.cpus)
+    if not reservation.failure:
         return planned, ""
-    reason = f"Warning: other runs may use the same cores, as cores cannot be reserved here: {loan.failure}."
+    reason = f"Warning: other runs may use the same cores, as cores cannot be reserved here: {reservation.failure}."
     return planned, _once(reason)
 
 

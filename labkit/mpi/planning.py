@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from labkit.mpi import rank_runner
 from labkit.system.arguments import as_integer
-from labkit.system.cores import LENT_VARIABLE, Core
+from labkit.system.cores import RESERVED_VARIABLE, Core
 from labkit.system.errors import LabError
 from labkit.system.files import SHARED_MEMORY
 from labkit.system.machine import Machine, node_cores, shares
@@ -228,7 +228,7 @@ def plan(
         # Inside a job step, where a notebook kernel may be, srun waits for that step to end unless it may overlap; and
         # it would bind Hydra's proxy, with all the node's ranks, to one task's share.
         variables={"SLURM_OVERLAP": "1", "SLURM_CPU_BIND": "none"} if slurm else {},
-        env=(_lent(all_cpus) if bound else {}) | hydra_variables(reach),
+        env=(_reserved(all_cpus) if bound else {}) | hydra_variables(reach),
         cpus=all_cpus,
         local=reach.local,
         threads=threads,
@@ -271,7 +271,7 @@ def _plan_on(
         options=tuple(options),
         script=(script, *map(_check_argument, args)),
         variables={},
-        env=testbed.variables | (_lent(cpus) if cpus and undisturbed else {}),
+        env=testbed.variables | (_reserved(cpus) if cpus and undisturbed else {}),
         cpus=cpus,
         local=True,
         threads=threads,
@@ -280,9 +280,9 @@ def _plan_on(
     )
 
 
-def _lent(cpus: Iterable[int]) -> dict[str, str]:
-    """Return the variable that tells ranks which CPUs their run has borrowed."""
-    return {LENT_VARIABLE: ",".join(map(str, cpus))}
+def _reserved(cpus: Iterable[int]) -> dict[str, str]:
+    """Return the variable that tells ranks which CPUs their run has reserved."""
+    return {RESERVED_VARIABLE: ",".join(map(str, cpus))}
 
 
 def _testbed_options(testbed: Testbed) -> list[str]:

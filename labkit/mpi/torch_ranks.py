@@ -6,7 +6,7 @@ from importlib import machinery, metadata
 from pathlib import Path
 
 from labkit.mpi import loopback
-from labkit.system import addresses, lease, paths, preload, processes
+from labkit.system import addresses, cores, paths, preload, processes
 from labkit.system.errors import LabError
 from labkit.testbed import Testbed
 
@@ -67,7 +67,7 @@ def torchrun(ranks: int, script: str | Path, *args: object, timeout: float = 120
     # The ranks share one pipe. torchrun starts Python unbuffered, which would mix their lines.
     program = ["--no-python", sys.executable, script, *args]
     command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}", *master, *program]
-    with lease.take():
+    with cores.reserve():
         env = environ | {"OMP_NUM_THREADS": None, "PYTHONUNBUFFERED": None}
         done = processes.run([str(part) for part in command], env, timeout=timeout, separate_errors=True)
     if done.failure:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from labkit.roofline import together
 from labkit.system import preload
-from labkit.system.lease import usable_machine
+from labkit.system.cores import usable_machine
 from labkit.system.machine import Machine
 
 SOURCE = Path(__file__).with_suffix(".c")

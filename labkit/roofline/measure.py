@@ -25,9 +25,9 @@ from rich.table import Column
 from labkit.display.consistency import ABOVE
 from labkit.measure.figures import Measured
 from labkit.roofline import peaks
-from labkit.system import files, lease, load, processes
+from labkit.system import cores, files, load, processes
+from labkit.system.cores import usable_machine
 from labkit.system.errors import LabError
-from labkit.system.lease import usable_machine
 from labkit.system.machine import HUGE_PAGES, TENSORFLOW, Machine
 from labkit.system.paths import STATE
 from labkit.system.statistics import interval
@@ -256,7 +256,7 @@ def _measure(isa: tuple[str, ...], cap: str | None, quick: bool) -> dict[str, An
     settings: dict[str, Any] = {name: None for name in os.environ if name.startswith(VARIABLE_PREFIXES)}
     if cap:
         settings["ONEDNN_MAX_CPU_ISA"] = cap
-    with lease.take(), progress("Measuring …") as report:
+    with cores.reserve(), progress("Measuring …") as report:
         ended = processes.run(
             [sys.executable, "-m", peaks.__name__, *isa, *["--quick"] * quick],
             # Use oneDNN even on CPUs where TensorFlow doesn't by default, hide TensorFlow's notices, and use huge

@@ -19,7 +19,7 @@ import numpy as np
 
 from labkit.roofline import instructions, readers, together
 from labkit.system import load
-from labkit.system.lease import usable_machine
+from labkit.system.cores import usable_machine
 from labkit.system.machine import Machine
 
 SIZES = (512, 1024, 2048, 4096, 8192)  # n of n×n matrices

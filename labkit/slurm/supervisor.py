@@ -35,8 +35,8 @@ import psutil
 
 from labkit.mpi.planning import SMALL, SMALL_ON_WIRES
 from labkit.system import addresses, locks, processes
+from labkit.system.cores import usable_machine
 from labkit.system.errors import LabError
-from labkit.system.lease import usable_machine
 from labkit.system.lifetime import adopt_orphans, end_with
 from labkit.system.machine import Machine, node_cores, node_cpus
 from labkit.testbed import Testbed
@@ -136,7 +136,7 @@ class Supervisor:
         self.wait("munged", files["socket"].exists)
         files["socket"].chmod(0o600)
         self.daemon("slurmctld", "slurmctld", "-D", "-f", str(conf), within=self.enter())
-        # Cores are not borrowed (labkit.system.cores): a cluster stays up for hours and is mostly idle, and concurrent
+        # Cores are not reserved (labkit.system.cores): a cluster stays up for hours and is mostly idle, and concurrent
         # runs would have no free core.
         for number, cpus in enumerate(node_cpus(machine, self.nodes), start=1):
             slurmd = ("slurmd", "-D", "-N", f"n{number}", "-f", str(conf))

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from labkit.system import lease
+from labkit.system import cores
 from labkit.system.machine import Machine, own_cgroups, this_machine
 
 # The share of the measured cores above which figures are unreliable: a figure loses about as much, and the labs discuss
@@ -133,7 +133,7 @@ def watch(
 ) -> Iterator[Contention]:
     """Measure in the block: hold a measuring slot, if there are any, and watch for other work on the cores.
 
-    This is how lab cells that measure in the kernel get a slot (`labkit.system.lease`). Print a line if other work is
+    This is how lab cells that measure in the kernel get a slot (`labkit.system.cores`). Print a line if other work is
     significant.
 
     Parameters
@@ -143,7 +143,7 @@ def watch(
     show : bool
         Whether to print that line.
     """
-    with lease.take(also), observe(where, cpus, also, unknown) as others:
+    with cores.reserve(also), observe(where, cpus, also, unknown) as others:
         yield others
     if show and others.busy:
         print(others, flush=True)

@@ -34,18 +34,6 @@ def try_lock(file: IO[Any] | int) -> bool:
     return True
 
 
-def is_locked(file: Path) -> bool:
-    """Return whether a process has locked a file; one that can't be opened counts as not locked."""
-    try:
-        opened = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:
-        return False
-    try:
-        return _is_held(opened)
-    finally:
-        os.close(opened)
-
-
 def sign(file: IO[str]) -> None:
     """Write this process's id to a file that it has locked, for `holder`."""
     file.seek(0)
@@ -55,19 +43,14 @@ def sign(file: IO[str]) -> None:
 
 def holder(file: Path) -> int | None:
     """Return the id of the process that has locked and signed a file; None if it has ended."""
-    with contextlib.suppress(FileNotFoundError), file.open("rb") as opened:
-        if _is_held(opened.fileno()):
+    with contextlib.suppress(FileNotFoundError), file.open("rb") as opened:  # closed soon: this may lock others out
+        try:
+            fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
             return int(opened.read() or 0) or None  # from the open file, which may be removed by now
+        except OSError:  # a file system without locks
+            return None
     return None
-
-
-def _is_held(opened: int) -> bool:
-    """Return whether another process has locked an open file; close the file soon, as this may lock others out."""
-    try:
-        fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError as error:
-        return isinstance(error, BlockingIOError)  # else: a file system without locks
-    return False
 
 
 @contextlib.contextmanager

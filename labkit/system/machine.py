@@ -43,7 +43,7 @@ class Machine:
     cores : tuple of tuple of int
         Those CPUs by physical core, SMT siblings together; only P or only E cores, so that ranks can be compared.
     quota : float or None
-        The CPU time limit, in CPUs: from cgroups, or in `lease.usable_machine` from a measuring slot; None if there is
+        The CPU time limit, in CPUs: from cgroups, or in `cores.usable_machine` from a measuring slot; None if there is
         no limit.
     memory, memory_free : int
         Bytes, within cgroup limits; `memory_free` can be allocated without swapping.
@@ -80,7 +80,7 @@ class Machine:
 
 
 def this_machine(root: Path = Path("/"), affinity: Iterable[int] | None = None) -> Machine:
-    """Read this process's share of the machine from /proc and /sys; see `lease.usable_machine` on a shared server.
+    """Read this process's share of the machine from /proc and /sys; see `cores.usable_machine` on a shared server.
 
     Parameters
     ----------

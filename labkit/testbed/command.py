@@ -29,7 +29,7 @@ def run(testbed: Testbed, argv: Sequence[str]) -> int:
     if not shutil.which(argv[0], path=path):
         raise LabError(f"cannot start {argv[0]}. Is it spelt right, and on the PATH?")
     environ = {**os.environ, **testbed.variables, "PATH": path}
-    with _borrowed_cores(testbed), fidelity.watch(testbed) as wires, _ignoring_interrupts():
+    with _reserved_cores(testbed), fidelity.watch(testbed) as wires, _ignoring_interrupts():
         command = [*testbed.enter(), *argv]
         status = subprocess.run(command, env=environ, preexec_fn=partial(end_with, os.getpid())).returncode
     if wires.doubt:
@@ -38,14 +38,14 @@ def run(testbed: Testbed, argv: Sequence[str]) -> int:
 
 
 @contextlib.contextmanager
-def _borrowed_cores(testbed: Testbed) -> Iterator[None]:
-    """Borrow the cores of a testbed's nodes, and print a warning if other runs have some of them."""
+def _reserved_cores(testbed: Testbed) -> Iterator[None]:
+    """Reserve the cores of a testbed's nodes, and print a warning if other runs have some of them."""
     machine = this_machine()
     node_cores = [core for core in machine.cores if any(set(core) & set(node.cpus) for node in testbed.nodes)]
-    with contextlib.closing(cores.borrow(machine.cores, len(machine.cores))) as loan:
-        if not set(node_cores) <= set(loan.free):
+    with contextlib.closing(cores.reserve_free(machine.cores, len(machine.cores))) as reservation:
+        if not set(node_cores) <= set(reservation.free):
             print("Warning: other runs have some of the nodes' cores, and figures will be noisy.", flush=True)
-        loan.keep_only(cpu for core in node_cores for cpu in core)
+        reservation.keep_only(cpu for core in node_cores for cpu in core)
         yield
 
 

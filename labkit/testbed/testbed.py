@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from labkit.system import files
+from labkit.system.cores import usable_machine
 from labkit.system.errors import LabError
-from labkit.system.lease import usable_machine
 from labkit.testbed import rates
 from labkit.testbed.namespaces import NoTestbed, Shell
 from labkit.testbed.topology import CORE, Topology

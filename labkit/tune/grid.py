@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from labkit.system import files, load
+from labkit.system.cores import usable_machine
 from labkit.system.errors import LabError
-from labkit.system.lease import usable_machine
 from labkit.system.machine import TENSORFLOW, Machine
 from labkit.tune import space
 from labkit.tune.trial import Command

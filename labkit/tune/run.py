@@ -20,8 +20,8 @@ from labkit.display import plots
 from labkit.measure import alternate, compare
 from labkit.measure.comparison import Speedup
 from labkit.system import files, load
+from labkit.system.cores import usable_machine
 from labkit.system.errors import LabError
-from labkit.system.lease import usable_machine
 from labkit.tune import report, space
 from labkit.tune.search import Settings, Trial, best, search, size, trials_of
 from labkit.tune.trial import IMAGES_PER_SECOND, Command, check_metric, format_metric

@@ -16,8 +16,8 @@ import urllib3
 from labkit.display.results import NOT_ATTEMPTED, find_problem, read
 from labkit.exercises.classroom_link import MEMBERSHIP, OPENED
 from labkit.system import files, paths
+from labkit.system.cores import usable_machine
 from labkit.system.errors import LabError, first_cause
-from labkit.system.lease import usable_machine
 from labkit_classroom.board import protocol
 
 RESULTS = "results-[0-9][0-9].json"  # in work/, written by the labs

@@ -52,11 +52,11 @@ def up(
     command resumes with the servers that are still running. Codes and the log are in `.lab/hub/`; codes stay valid for
     the next hub with the same files. Exit code 2 if a limit doesn't hold; the hub then stays closed.
     """
-    from labkit.system import lease
     from labkit.system.machine import this_machine
     from labkit.system.terminal import progress
     from labkit_classroom.board.host import tls_files
     from labkit_classroom.hub.control import Hub
+    from labkit_classroom.hub.partition import partition
 
     request = _request(students, labs, address, memory, student_files, tls_files(cert, key))
     hub = Hub()
@@ -65,7 +65,7 @@ def up(
     settings = hub.client.settings
     _show_limits(rows, request, students)
     if settings.cpus:
-        print(f"Cores: {lease.partition(this_machine(), students)}.")
+        print(f"Cores: {partition(this_machine(), students)}.")
     print(f"\nThe hub is open:    {request.url}")
     _show_paths(hub, settings)
     if not request.cert:

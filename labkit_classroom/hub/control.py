@@ -12,12 +12,13 @@ from pathlib import Path
 
 import psutil
 
-from labkit.system import addresses, files, lease, locks, processes
+from labkit.system import addresses, files, locks, processes
 from labkit.system.errors import LabError, reason
 from labkit.system.machine import this_machine
 from labkit_classroom.board import host
 from labkit_classroom.hub import accounts, codes, settings, verify
 from labkit_classroom.hub.client import Client, failure
+from labkit_classroom.hub.partition import partition
 from labkit_classroom.hub.settings import Settings
 
 CONFIG = Path(__file__).with_name("jupyterhub_config.py")
@@ -147,9 +148,8 @@ class Hub:
                     "If that hub is gone, delete the folder."
                 ) from error
             with contextlib.suppress(LabError):  # too few cores for slots
-                partition = lease.partition(this_machine(), request.students)
-                lease.create(partition, RUNTIME / "slots")
-                cpus, variables = partition.editing, variables | {lease.FOLDER_VARIABLE: str(RUNTIME / "slots")}
+                parts = partition(this_machine(), request.students)
+                cpus, variables = parts.editing, variables | parts.variables
         runtime = RUNTIME if request.has_accounts else Path(tempfile.mkdtemp(prefix="lab-hub-", dir="/tmp"))
         hub_port, api_port = addresses.free_ports(2)
         hub = replace(request, runtime=runtime, hub_port=hub_port, api_port=api_port, cpus=cpus, variables=variables)

@@ -38,7 +38,7 @@ class Settings:
     cert, key : str
         Files for https; empty for http.
     runtime : Path
-        Parent of the folders for kernels' sockets, whose paths must be short, and of the measuring slots.
+        Parent of the folders for kernels' sockets, whose paths must be short.
     hub_port, api_port : int
         Loopback ports of JupyterHub and of its proxy's API.
     cpus : tuple of int

@@ -4,16 +4,14 @@ import pytest
 from machines import machine
 
 from labkit.exercises import open_lab, session
-from labkit.system import lease
+from labkit.system import cores
 from labkit.system.errors import LabError
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
-    """Return a folder for measuring slots that doesn't exist yet; the lab's files are next to it."""
+    """Work in a folder for the lab's files."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(lease.FOLDER_VARIABLE, str(tmp_path / "slots"))
-    return tmp_path / "slots"
 
 
 def test_undivided_machine_has_no_slots(capsys):
@@ -23,8 +21,8 @@ def test_undivided_machine_has_no_slots(capsys):
     assert "slot" not in out
 
 
-def test_lab_on_a_divided_server_gets_one_slot(folder, capsys):
-    lease.create(lease.Partition((0,), ((1,),), 1), folder)
+def test_lab_on_a_divided_server_gets_one_slot(monkeypatch, capsys):
+    monkeypatch.setenv(cores.SLOTS_VARIABLE, "1")
     assert open_lab("02", {"QUICK": True}).machine.usable_cores == 1
     assert "1 measuring slot of 1 core each" in capsys.readouterr().out
 

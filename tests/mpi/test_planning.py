@@ -45,7 +45,7 @@ class TestFreeCores:
         assert planned.threads == len(free) // n
         assert set(planned.cpus) <= {cpu for core in free for cpu in core}
         assert len(planned.cpus) == 2 * n * planned.threads
-        assert planned.env[cores.LENT_VARIABLE] == ",".join(map(str, planned.cpus))
+        assert planned.env[cores.RESERVED_VARIABLE] == ",".join(map(str, planned.cpus))
 
     def test_fewer_threads_than_the_machine_has_cores_for_are_reported(self):
         planned = plan(2, "train.py", machine=self.BIG, environ={}, free=self.without(self.BIG, 0, 1, 2, 7))
@@ -56,7 +56,7 @@ class TestFreeCores:
         planned = plan(2, "train.py", machine=machine(4), threads=2, environ={}, free=((0,), (1,), (3,)))
         assert (planned.threads, planned.bound, binding(planned), planned.cpus) == (2, False, None, ())
         assert planned.warning.startswith("Warning: other runs have 1 of 4 cores (2): 2 ranks × 2 threads share cores")
-        assert cores.LENT_VARIABLE not in planned.env
+        assert cores.RESERVED_VARIABLE not in planned.env
 
 
 TWO_SOCKETS = machine(64, smt=2, numa=2)

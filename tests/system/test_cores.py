@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from labkit.system import cores
-from labkit.system.cores import LENT_VARIABLE, borrow
+from labkit.system.cores import RESERVED_VARIABLE, reserve_free
 
 FOUR = ((0,), (1,), (2,), (3,))
 SMT = ((0, 4), (1, 5), (2, 6), (3, 7))
@@ -27,7 +27,7 @@ def isolated_names(monkeypatch):
 
 @pytest.fixture
 def hold():
-    """Return a function that makes another process, optionally of another user, borrow cores and returns it."""
+    """Return a function that makes another process, optionally of another user, reserve cores and returns it."""
     with contextlib.ExitStack() as until_over:
 
         def start(*cpus: int, user: int = 0) -> psutil.Process:
@@ -36,8 +36,8 @@ def hold():
                 try:
                     if user:
                         os.setuid(user)
-                    loan = borrow(tuple((cpu,) for cpu in cpus), len(cpus), {})
-                    os.write(writer, b"%d" % len(loan.free))
+                    reservation = reserve_free(tuple((cpu,) for cpu in cpus), len(cpus), {})
+                    os.write(writer, b"%d" % len(reservation.free))
                     signal.pause()
                 finally:
                     os._exit(1)
@@ -58,9 +58,9 @@ def end(process: psutil.Process) -> None:
 
 
 def free(*, of=FOUR, minimum=1, environ=None) -> tuple:
-    with contextlib.closing(borrow(of, minimum, environ or {})) as loan:
-        assert not loan.failure
-        return loan.free
+    with contextlib.closing(reserve_free(of, minimum, environ or {})) as reservation:
+        assert not reservation.failure
+        return reservation.free
 
 
 def test_all_cores_are_free_and_free_again_afterwards():
@@ -81,20 +81,20 @@ def test_cores_of_another_user_are_not_free(hold):
 
 
 def test_two_runs_in_one_process_share_no_cores():
-    with contextlib.closing(borrow(FOUR[:2], 1, {})):
+    with contextlib.closing(reserve_free(FOUR[:2], 1, {})):
         assert free() == FOUR[2:]
 
 
 def test_released_cores_are_free_for_others():
-    with contextlib.closing(borrow(SMT, 1, {})) as loan:
-        loan.keep_only([1, 5])
+    with contextlib.closing(reserve_free(SMT, 1, {})) as reservation:
+        reservation.keep_only([1, 5])
         assert free(of=SMT) == (SMT[0], *SMT[2:])
 
 
 def test_too_few_free_cores_are_reported_but_not_held(hold):
     hold(0, 1, 2)
-    with contextlib.closing(borrow(FOUR, 2, {})) as loan:
-        assert loan.free == ((3,),)
+    with contextlib.closing(reserve_free(FOUR, 2, {})) as reservation:
+        assert reservation.free == ((3,),)
         assert free() == ((3,),)
 
 
@@ -105,30 +105,30 @@ def test_holding_all_cores_on_purpose_blocks_no_one(hold):
 
 def test_one_hardware_thread_reserves_its_whole_core(monkeypatch):
     monkeypatch.setattr(cores, "siblings", lambda cpu: {cpu % 4, cpu % 4 + 4})
-    with contextlib.closing(borrow(((4,),), 1, {})):  # this process may not use CPU 0, its sibling
+    with contextlib.closing(reserve_free(((4,),), 1, {})):  # this process may not use CPU 0, its sibling
         assert free(of=SMT) == SMT[1:]
         assert free(of=((0,), (1,))) == ((1,),)
 
 
 def test_a_core_is_taken_even_if_its_holder_cannot_see_the_siblings(monkeypatch):
-    with contextlib.closing(borrow(((6,),), 1, {})):  # in a container where /sys is hidden
+    with contextlib.closing(reserve_free(((6,),), 1, {})):  # in a container where /sys is hidden
         monkeypatch.setattr(cores, "siblings", lambda cpu: {cpu % 4, cpu % 4 + 4})
         assert free(of=SMT) == (*SMT[:2], SMT[3])
 
 
-@pytest.mark.parametrize(("lent", "expected"), [("0,1", FOUR[:2]), ("0", ((0,),)), ("", ()), ("x,-1,,²", ())])
-def test_a_rank_may_use_the_cores_of_its_run(hold, lent, expected):
+@pytest.mark.parametrize(("inherited", "expected"), [("0,1", FOUR[:2]), ("0", ((0,),)), ("", ()), ("x,-1,,²", ())])
+def test_a_rank_may_use_the_cores_of_its_run(hold, inherited, expected):
     hold(0, 1, 2, 3)
-    assert free(environ={LENT_VARIABLE: lent}) == expected
+    assert free(environ={RESERVED_VARIABLE: inherited}) == expected
 
 
-def test_half_a_lent_core_is_not_the_whole_core(hold):
+def test_half_a_reserved_core_is_not_the_whole_core(hold):
     hold(4)
-    assert free(of=SMT, environ={LENT_VARIABLE: "0"}) == SMT[1:]
+    assert free(of=SMT, environ={RESERVED_VARIABLE: "0"}) == SMT[1:]
 
 
 def test_child_processes_hold_no_cores():
-    with contextlib.closing(borrow(FOUR, 4, {})):
+    with contextlib.closing(reserve_free(FOUR, 4, {})):
         child = subprocess.Popen(["sleep", "100"], close_fds=False)
     try:
         assert free() == FOUR
@@ -142,17 +142,17 @@ def test_all_cores_count_as_free_if_the_kernel_binds_no_names(monkeypatch):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(cores, "_bind", refuse)
-    with contextlib.closing(borrow(FOUR, 4, {})) as loan:
-        assert (loan.free, loan.failure) == (FOUR, "Permission denied")
+    with contextlib.closing(reserve_free(FOUR, 4, {})) as reservation:
+        assert (reservation.free, reservation.failure) == (FOUR, "Permission denied")
 
 
 def test_concurrent_runs_never_share_a_core_and_all_get_one():
     machine, in_use = tuple((cpu,) for cpu in range(8)), set()
 
     def run(_: int) -> None:
-        with contextlib.closing(borrow(machine, 2, {})) as loan:
-            cpus = {core[0] for core in loan.free[:2]}
-            loan.keep_only(cpus)
+        with contextlib.closing(reserve_free(machine, 2, {})) as reservation:
+            cpus = {core[0] for core in reservation.free[:2]}
+            reservation.keep_only(cpus)
             assert len(cpus) == 2
             assert not cpus & in_use
             in_use.update(cpus)

@@ -28,7 +28,7 @@ from ipykernel import iostream, kernelapp
 from IPython.core import application
 from zmq.eventloop.zmqstream import ZMQStream
 
-from labkit.system import files, kernels, lease
+from labkit.system import cores, files, kernels
 from labkit.system.errors import LabError
 
 
@@ -74,7 +74,7 @@ importlib.import_module("ipykernel.debugger")
 del sys.modules["debugpy"]
 os.environ["LAB_CLEARED"] = " ".join(kernels.settle_environment(os.environ))  # `open_lab` prints them
 with contextlib.suppress(LabError):  # unusable slots, which `open_lab` reports
-    os.environ.update(lease.thread_variables())
+    os.environ.update(cores.thread_variables())
 os.environ["VIRTUAL_ENV"] = sys.prefix
 os.environ["PATH"] = os.pathsep.join([f"{sys.prefix}/bin", os.environ.get("PATH", os.defpath)])
 os.umask(0o077)  # under any server, only the user can read what a lab writes
