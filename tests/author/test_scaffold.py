@@ -39,7 +39,7 @@ def test_any_lab_can_get_another_exercise(checkout, source, script):
     name = f"{'total' if script else 'twice'}_{number}"
     assert [exercise.name for exercise in sources.exercises(sources.read(source)).values()] == [*before, name]
     registered = [int(digits) for digits in re.findall(r"^@lab\.exercise\(\s*(\d+),", checks.read_text(), re.M)]
-    assert registered == list(range(1, number + 1))
+    assert registered[-1] == number
     assert lint.lint(source) == []
     assert any(name in line for line in lint.leftovers(source))
     planted = tomllib.loads((paths.SOLUTIONS / "mistakes" / f"{source.stem[:2]}.toml").read_text())[str(number)]
