@@ -286,6 +286,7 @@ def test_students_get_no_packages_for_teachers_and_authors(checkout):
         (("class", "collected"), {"classroom"}),
         (("build", "07"), {"author"}),
         (("test", "--fast"), {"author"}),
+        (("style",), {"author", "classroom"}),
         (("test", "--all"), {"author", "classroom"}),
         (("setup", "--classroom", "--author"), {"author", "classroom"}),
     ],
@@ -343,7 +344,7 @@ def test_the_script_lists_every_command_that_needs_a_group():
     for entry in metadata.entry_points(group="labkit.commands"):
         app = typer.Typer()
         entry.load()(app)
-        names = set(typer.main.get_command(app).commands) - {"join", "hand", "leave", "test"}
+        names = set(typer.main.get_command(app).commands) - {"join", "hand", "leave", "style", "test"}
         assert {groups.get(name) for name in names} == {entry.name}, names
 
 

@@ -11,7 +11,7 @@ from labkit.exercises import labs
 from labkit.exercises.engine import answers
 from labkit.exercises.engine.answers import remember_lines
 from labkit.exercises.engine.checker import Checker, checker
-from labkit_author import mistakes, sources
+from labkit_author import changed, mistakes, sources
 from labkit_author.mistakes import Change
 
 
@@ -76,7 +76,8 @@ class ThreeWays:
     names : dict
         The names that the notebook imports.
     on_ranks : set of int
-        The exercises whose check runs on ranks; their answers share launches (`launches.py`).
+        The exercises whose check runs on ranks; their answers share launches (`launches.py`), and their mistakes are
+        tested if the lab or the engine changed, and weekly.
     slow : set of int
         The exercises whose check takes seconds; `--fast` skips them.
     limits : dict
@@ -132,9 +133,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def _parametrize(metafunc: pytest.Metafunc, name: str, changes: Mapping[int, Sequence[Change | None]]) -> None:
-    slow = metafunc.cls.slow
+    lab = metafunc.cls
+    is_rare = name == "mistake" and lab.on_ranks and not (changed.has_engine() or changed.has_lab(lab.lab))
+    weekly = lab.on_ranks if is_rare else ()
+    marks = {n: [pytest.mark.slow] * (n in lab.slow) + [pytest.mark.weekly] * (n in weekly) for n in changes}
     cases = [
-        pytest.param(exercise, change, id=f"{exercise}-{index}", marks=[pytest.mark.slow] * (exercise in slow))
+        pytest.param(exercise, change, id=f"{exercise}-{index}", marks=marks[exercise])
         for exercise in changes
         for index, change in enumerate(changes[exercise])
     ]
