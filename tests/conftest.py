@@ -124,6 +124,15 @@ def slurm_is_installed() -> None:
 
 
 @pytest.fixture(scope="session")
+def small(slurm_is_installed: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[cluster.Cluster]:
+    """Yield a running Slurm of 2 nodes, which `order.unit` gives to one process."""
+    slurm_cluster = cluster.Cluster(tmp_path_factory.mktemp("small") / "cluster")
+    slurm_cluster.up(2, until=os.getpid())
+    yield slurm_cluster
+    slurm_cluster.down()
+
+
+@pytest.fixture(scope="session")
 def wires_can_be_made() -> None:
     """Skip tests that make nodes with wires if this machine does not allow them."""
     if reason := obstacle():

@@ -8,20 +8,26 @@ from xdist.scheduler import LoadFileScheduling
 # The longest come first, or one process would be busy with them at the end.
 FIRST = (
     *("tests/exercises/test_lab07.py", "tests/exercises/test_lab09.py", "solutions/07", "tests/train/test_loop.py"),
-    *("tests/test_style.py", "tests/mpi/test_launch.py", "solutions/", "tests/exercises/", "tests/classroom/hub"),
+    *("tests/mpi/test_launch.py", "solutions/", "tests/exercises/", "tests/classroom/hub"),
     *("tests/slurm", "tests/testbed", "tests/train"),
 )
 
 
-def unit(nodeid: str) -> str:
-    """Return the group of a test: its file, all executions of its lab's notebooks, or all tests of the hub.
+SHARED = {
+    "tests/slurm": ("tests/slurm/test_cluster.py", "tests/slurm/test_jobs.py", "tests/train/test_sbatch.py"),  # `small`
+    "tests/classroom/hub": ("tests/classroom/hub/",),  # the seats' accounts
+}
 
-    Executions share the lab's data and caches, and for lab 08 the checkout's small Slurm, which each of them ends. Hubs
-    share the seats' accounts.
+
+def unit(nodeid: str) -> str:
+    """Return the group of a test: its file, the files that share something, or all executions of a lab's notebooks.
+
+    Executions share the lab's data and caches, and for lab 08 the checkout's small Slurm, which each of them ends.
     """
     file, _, test = nodeid.partition("::")
-    if file.startswith("tests/classroom/hub/"):
-        return "tests/classroom/hub"
+    for name, starts in SHARED.items():
+        if file.startswith(starts):
+            return name
     executed = file.endswith(("test_untouched.py", "test_core_only.py")) and re.search(r"\[(.+)\]$", test)
     return f"solutions/{executed[1]}.ipynb" if executed else file
 

@@ -64,15 +64,6 @@ def another(slurm_is_installed, tmp_path):
     slurm_cluster.down()
 
 
-@pytest.fixture(scope="module")
-def small(slurm_is_installed, tmp_path_factory):
-    """Yield a running cluster of 2 nodes."""
-    slurm_cluster = Cluster(tmp_path_factory.mktemp("small") / "cluster")
-    slurm_cluster.up(2, until=os.getpid())
-    yield slurm_cluster
-    slurm_cluster.down()
-
-
 @pytest.fixture
 def shell(small, tmp_path):
     return shell_of(small, tmp_path)

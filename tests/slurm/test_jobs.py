@@ -152,14 +152,6 @@ def test_complete_lines_are_passed_on_as_they_arrive(tmp_path):
 # --- A real Slurm ---
 
 
-@pytest.fixture(scope="module")
-def small(slurm_is_installed, tmp_path_factory):
-    """Yield a running Slurm with 2 nodes."""
-    cluster = Cluster(tmp_path_factory.mktemp("small") / "cluster")
-    yield cluster.up(2, until=os.getpid())
-    cluster.down()
-
-
 COUNTS = """
 import os, pathlib, signal, sys, time
 
@@ -184,7 +176,7 @@ def start(request, tmp_path, monkeypatch):
     path = script(tmp_path, "counts.py", COUNTS)
 
     def by_slurm(count: int) -> Job:
-        slurm = request.getfixturevalue("small")
+        slurm = request.getfixturevalue("small").slurm()
         monkeypatch.setenv("SLURM_CONF", slurm.variables["SLURM_CONF"])
         options = ("--parsable", "--nodes=2", "--ntasks-per-node=1", "--output=job.log")
         wrapped = f"srun {PYTHON} counts.py {count}"

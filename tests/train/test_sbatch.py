@@ -7,7 +7,6 @@ import psutil
 import pytest
 from listening import beyond_loopback, listeners
 
-from labkit.slurm.cluster import Cluster
 from labkit.system.paths import ENV, ROOT
 from labkit.system.processes import wait_until
 from labkit.train import log
@@ -16,19 +15,12 @@ SCRIPT = ENV / "slurm" / "train.sbatch"
 FLAGS = ("--model=resnet8", "--batch_size=8", "--iter_unit=batch", "--log_every=1", "--results_dir=run")
 
 
-@pytest.fixture(scope="module")
-def slurm(slurm_is_installed, tmp_path_factory):
-    cluster = Cluster(tmp_path_factory.mktemp("slurm") / "cluster")
-    yield cluster.up(2, until=os.getpid())
-    cluster.down()
-
-
 @pytest.fixture
-def shell(slurm, tmp_path):
+def shell(small, tmp_path):
     """Return a function that runs a command as in a terminal, and returns its output."""
 
     def run(*argv: object) -> str:
-        environ = os.environ | slurm.variables
+        environ = os.environ | small.slurm().variables
         return subprocess.run(
             [*map(str, argv)], cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=60, check=True
         ).stdout.strip()
@@ -82,12 +74,12 @@ export PYTHONPATH={ROOT} SLURM_OVERLAP=1 SLURM_CPU_BIND=none
 
 
 @pytest.mark.parametrize("how", ["train.sbatch", "mpirun"])
-def test_on_the_small_slurm_it_listens_only_on_loopback(slurm, shell, tmp_path, how):
+def test_on_the_small_slurm_it_listens_only_on_loopback(small, shell, tmp_path, how):
     (tmp_path / "by_mpirun").write_text(BY_MPIRUN)
-    sockets = {}
+    sockets, supervisor = {}, psutil.Process(small.slurm().supervisor_pid)
 
     def trains() -> bool:
-        pids = {process.pid for process in psutil.Process(slurm.supervisor_pid).children(recursive=True)}
+        pids = {process.pid for process in supervisor.children(recursive=True)}
         sockets.update(listeners(lambda process: process.pid in pids))
         return len(steps(tmp_path)) > 3
 
