@@ -18,8 +18,6 @@ class TestExercises(ThreeWays):
     names = {"np": np, "Counter": Counter}
 
 
-# --- The lab's sentences about its measurements, for synthetic results of each kind ---
-
 ROUNDS = [1.0, 1.02, 0.99, 1.01, 0.98, 1.0]  # the speed of each round
 NOISE = [(1, -1, 0, 1, -1, 0), (-1, 0, 1, 0, 1, -1), (0, 1, -1, -1, 0, 1)]  # of each configuration, by round
 
@@ -40,31 +38,6 @@ def comparison(speeds, rounds=6, noise=0.01):
 
 def cells(*names, **variables):
     return lab_cells.functions("03", *names, np=np, Measured=Measured, **variables)
-
-
-VERDICTS = [
-    ({"new": 20.0}, 6, ": faster (won 6 of 6 rounds)"),
-    ({"new": 3.0}, 6, ": slower (won 0 of 6 rounds)"),
-    ({"new": 10.0}, 6, ": not significant"),
-    ({"new": 20.0}, 1, ": one round only, so there is no interval"),
-    ({}, 6, "new vs tuned: not measured here"),
-]
-
-
-@pytest.mark.parametrize(("speeds", "rounds", "verdict"), VERDICTS)
-def test_verdict_on_a_configuration_follows_from_its_rounds(speeds, rounds, verdict, capsys):
-    cells("tell")["tell"](comparison({"tuned": 10.0, **speeds}, rounds), "new", "tuned")
-    assert verdict in capsys.readouterr().out
-
-
-def test_verdict_is_by_rank_after_one_slow_launch(capsys):
-    results = comparison({"default": 10.0, "set": 11.0})
-    results.results["default"][2]["images_per_second"] *= 0.35
-    cells("tell")["tell"](results, "set", "default")
-    assert capsys.readouterr().out.endswith(": faster (won 6 of 6 rounds)\n")
-    results.results["set"][4]["images_per_second"] *= 0.8
-    cells("tell")["tell"](results, "set", "default")
-    assert "so by rank: best in 5 of 6 (won 5 of 6 rounds)" in capsys.readouterr().out
 
 
 def test_fit_recovers_the_time_per_step_and_per_image():

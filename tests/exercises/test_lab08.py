@@ -75,91 +75,10 @@ def test_a_submission_shows_the_changed_arguments(args, new):
     assert cells("difference")["difference"](args.split(), ["--a", "1", "--b", "2"]) == new
 
 
-@pytest.mark.parametrize(
-    ("side", "exchange", "strong", "of_weak", "of_limit", "between"),
-    [
-        ([1900, 1915, 1890], [1800, 1810, 1790], [1500, 1510, 1490], "below 100%", "below 100%", "faster"),
-        (
-            [2000, 2010, 1990],
-            [2005, 1990, 2000],
-            [2000, 2015, 1995],
-            "not significant",
-            "not significant",
-            "not significant",
-        ),
-        ([2400, 2410, 2390], [2200, 2210, 2190], [2400, 2410, 2390], "above 100%", "below 100%", "slower"),
-        (
-            [2000, 2010, 1990],
-            [1500, 2600, 1900],
-            [1950, 1990, 2100],
-            "not significant",
-            "not significant",
-            "not significant",
-        ),
-        (
-            [1500, 2600, 1900],
-            [2000, 2010, 1990],
-            [1950, 1990, 2100],
-            "not significant",
-            "; measure again: ",
-            "not significant",
-        ),
-        ([1980], [1960], [1800], "98%", "99%", "one round only"),
-    ],
-)
-def test_the_scaling_report_follows_from_its_rounds(side, exchange, strong, of_weak, of_limit, between, capsys):
-    one = [1000, 1005, 995][: len(side)]
-    speeds = {"alone": one, "side by side": side, "exchange": exchange, "strong scaling": strong}
-    cells("in_percent", "report_scaling")["report_scaling"](speeds, 2)
-    _, weak, _, limit, both = capsys.readouterr().out.splitlines()
-    assert weak.startswith("weak scaling")
-    assert of_weak in weak
-    assert "its limit" in limit
-    assert of_limit in limit
-    assert both.startswith("weak vs strong scaling")
-    assert between in both
-
-
-def test_the_scaling_report_goes_by_rank_with_an_outlier(capsys):
-    speeds = {"alone": [1000.0] * 6, "side by side": [1960, 1950, 1970, 1955, 1965, 1960]}
-    speeds |= {"exchange": [1800, 1810, 1790, 1805, 1795, 700], "strong scaling": [1500, 1510, 1490, 1505, 1495, 1500]}
-    cells("in_percent", "report_scaling")["report_scaling"](speeds, 2)
-    _, weak, *_ = capsys.readouterr().out.splitlines()
-    assert weak.endswith("below 100%")
-
-
-@pytest.mark.parametrize(
-    ("steps", "sentence"),
-    [
-        ([1.2, 1.21, 1.19], "Computing hides 50% (44% to 56%) of the exchange at this rate."),
-        ([1.2, 1.6, 1.0], "of the exchange at this rate, so perhaps nothing."),
-        ([1.6, 1.61, 1.59], "Nothing is hidden at this rate: a step takes longer than computing and exchange."),
-        ([1.2], "One launch doesn't show how much of the exchange is hidden."),
-    ],
-)
-def test_the_hidden_exchange_follows_from_the_launches(steps, sentence):
-    hidden = cells("hiding")["hiding"](np.ones(len(steps)), np.full(len(steps), 0.4), np.array(steps))
-    assert hidden.endswith(sentence)
-
-
 def test_shares_are_of_n_nodes_and_omit_runs_without_training():
     speeds = {"alone": [1000, 1010], "side by side": [2000, 2020], "exchange": [1800, 1818], "gradients alone": [9, 9]}
     shares = cells("shares_of")["shares_of"](speeds, 2)
     assert {name: round(share.value, 6) for name, share in shares.items()} == {"side by side": 1.0, "exchange": 0.9}
-
-
-@pytest.mark.parametrize(
-    ("top1", "reference", "verdict"),
-    [
-        (0.946, 0.942, "a run: +0.4 points, within chance (±2.9)"),
-        (0.686, 0.946, "a run: -26.0 points, beyond chance (±4.8)"),
-        (0.99, 0.90, "a run: +9.0 points, beyond chance"),
-        (1.0, 1.0, "a run: +0.0 points, within chance (±0.0)"),
-    ],
-)
-def test_two_accuracies_differ_only_beyond_chance(top1, reference, verdict, capsys):
-    cells("compare_accuracy")["compare_accuracy"]("a run", top1, reference, 500)
-    assert verdict in capsys.readouterr().out
 
 
 def fp16_share():
@@ -241,60 +160,6 @@ def test_the_hidden_share_follows_from_an_efficiency_and_raises_the_gain_of_fp16
 )
 def test_an_efficiency_on_any_wires_gives_the_half_efficiency_rate(rate, measured, right):
     assert rates()["half_rate_of"](rate, measured) == pytest.approx(right, rel=0.01)
-
-
-@pytest.mark.parametrize(
-    ("fp16", "text", "verdict"),
-    [
-        ([1333, 1352, 1314], "predicted 1.33×, measured 1.33× (1.30 to 1.36): inside", "faster"),
-        ([1100, 1110, 1090], "outside, 21% too high", "faster"),
-        ([1005, 1000, 995], "outside, 33% too high", "not significant"),
-        ([800, 810, 790], "outside, 67% too high", "slower"),
-        ([1333], "no interval, less than 1% off", "one round only"),
-    ],
-)
-def test_options_are_scored_and_judged_by_their_rounds(fp16, text, verdict, capsys):
-    speeds = {"side by side": [2000, 2010, 1990], "exchange": [1000, 1005, 995]}
-    speeds |= {"4 batches per step": [1600, 1610, 1590]}
-    speeds = {name: rounds[: len(fp16)] for name, rounds in speeds.items()} | {"FP16 gradients": fp16}
-    at = {48e6: statistics.ratios(speeds, "side by side")["exchange"], 12e6: statistics.Ratio(0.2, 0.19, 0.21)}
-    gains = statistics.ratios(speeds, "exchange")
-    rates()["report_rates"](at, 48e6, {name: gains[name] for name in ("FP16 gradients", "4 batches per step")})
-    out = capsys.readouterr().out.splitlines()
-    assert out[0].startswith("efficiency at 48 Mbit/s, nothing hidden: predicted 50%")
-    assert out[1].startswith("so 0% of the computing time hides exchange")
-    assert out[2].startswith("efficiency at 12 Mbit/s: predicted 20%, measured 20% (19 to 21): inside")
-    assert text in next(line for line in out if line.startswith("FP16 gradients: "))
-    assert "of 4 within 10%" in out[5]
-    assert verdict in next(line for line in out if line.startswith("FP16 gradients vs the plain exchange"))
-
-
-@pytest.mark.parametrize(
-    ("storage", "verdict", "prediction"),
-    [
-        ([1500, 1510, 1490], ": slower", "predicted 75%, measured 75% (75 to 75): inside"),
-        ([1950, 2010, 2040], ": not significant", "predicted 75%, measured 100% (94 to 106): outside"),
-        ([1000, 1005, 995], ": slower", "predicted 75%, measured 50% (50 to 50): outside"),
-        ([1500], ": one round only, so there is no interval", "no interval"),
-    ],
-)
-def test_the_storage_report_follows_from_its_rounds(storage, verdict, prediction, capsys):
-    rounds = len(storage)
-    speeds = {"files 1": [1000, 1005, 995][:rounds], "storage 1": [1001, 1000, 999][:rounds]}
-    speeds |= {"files 2": [2000, 2010, 1990][:rounds], "storage 2": storage}
-    functions = lab_cells.functions(
-        "08",
-        *("report_storage", "from_storage", "wire_share", "in_percent"),
-        **{"np": np, "statistics": statistics, "BATCH": 64, "reading": 64 / 1500},
-        **{"Measured": Measured, "Prediction": Prediction, "score": score},
-    )
-    functions["report_storage"](speeds, [1, 2])
-    lines = capsys.readouterr().out.splitlines()
-    assert "predicted 100%" in lines[1]
-    assert lines[2].startswith("2 nodes: 2,000 images/s from files, ")
-    assert verdict in lines[2]
-    assert prediction in lines[3]
-    assert "of 2 within 10%" in lines[4]
 
 
 NO_NETWORK = "the kernel allows no network namespaces. As root: `sysctl -w user.max_net_namespaces=10000`."
