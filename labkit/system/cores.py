@@ -16,7 +16,7 @@ measurement at a time: `reserve()` waits for a slot, holds a name for it, and mo
 
 Names belong to a network namespace, so containers with separate networks do not see each other's runs. Runs started
 without this kit are not seen either. Holding all names on purpose makes other runs unbound; it does not block them.
-Only slots rely on users trusting each other: anyone could hold one for ever.
+Only slots rely on users trusting each other: anyone could hold one forever.
 
 Standard library only: the OpenMP environment doesn't have psutil.
 """

@@ -1,4 +1,4 @@
-"""Where lab 09 imports `usable_machine` from."""
+"""The former place of `usable_machine`, which lab 09 imports from here."""
 
 from labkit.system.cores import usable_machine
 
