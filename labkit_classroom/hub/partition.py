@@ -2,24 +2,14 @@
 
 from typing import NamedTuple
 
-from labkit.system.cores import SLOTS_VARIABLE
+from labkit.system.cores import SLOTS_VARIABLE, Core
 from labkit.system.errors import LabError
 from labkit.system.machine import Machine
 from labkit.system.words import plural
 
 
 class Partition(NamedTuple):
-    """The partition of a shared server's CPUs.
-
-    Attributes
-    ----------
-    editing : tuple of int
-        The CPUs for notebooks and everything else that isn't measured.
-    slots : tuple of tuple of int
-        The CPUs of each measuring slot: whole cores, in one NUMA node if it has enough.
-    cores : int
-        The number of physical cores in each slot.
-    """
+    """CPUs for notebooks and all else that isn't measured; the CPUs of each measuring slot; its number of cores."""
 
     editing: tuple[int, ...]
     slots: tuple[tuple[int, ...], ...]
@@ -36,30 +26,17 @@ class Partition(NamedTuple):
         return f"{slots} of {plural(self.cores, 'core')} each, and {plural(len(self.editing), 'CPU')} for editing"
 
 
-def partition(machine: Machine, people: int, cores: int | None = None) -> Partition:
-    """Partition a machine's cores: a quarter for editing, but at least as many as in a slot.
+def partition(machine: Machine, people: int) -> Partition:
+    """Partition a machine's cores: a quarter for editing, but at least a slot's, and at most one slot per person.
 
-    Parameters
-    ----------
-    machine : Machine
-        The server.
-    people : int
-        The number of people who share it; there are no more slots than that.
-    cores : int, optional
-        Cores per slot. By default 4 on 16 cores or more, the most ranks that the labs start for speed; 2 on 4 or
-        more; else 1.
-
-    Raises
-    ------
-    LabError
-        If there are too few cores.
+    A slot is whole cores, in one NUMA node if it has enough: 4 of 16 cores or more, the most ranks that the labs start
+    for speed; 2 of 4 or more; else 1. Raise LabError if there are too few cores.
     """
     total = machine.usable_cores
-    size = cores or (4 if total >= 16 else 2 if total >= 4 else 1)
-    n_editing = max(size, total // 4)
+    size = 4 if total >= 16 else 2 if total >= 4 else 1
     usable = machine.cores[:total]
     by_node = [core for node in machine.numa for core in usable if core[0] in node]
-    rest = by_node[n_editing:]
+    rest = by_node[max(size, total // 4) :]
     nodes = [[core for core in rest if core[0] in node] for node in machine.numa]
     slots = [slot for node in nodes for slot in _chunks(node, size)] or _chunks(rest, size)
     if not slots:
@@ -69,5 +46,5 @@ def partition(machine: Machine, people: int, cores: int | None = None) -> Partit
     return Partition(tuple(cpu for cpu in machine.cpus if cpu not in measuring), chosen, size)
 
 
-def _chunks(cores: list[tuple[int, ...]], size: int) -> list[list[tuple[int, ...]]]:
+def _chunks(cores: list[Core], size: int) -> list[list[Core]]:
     return [cores[start : start + size] for start in range(0, len(cores) - size + 1, size)]
