@@ -1,4 +1,4 @@
-"""Checks for lab 01: a graph, a trace's concurrency, two graphs, one merged operation."""
+"""Checks for lab 01: a graph, a trace's concurrency, two graphs."""
 
 import contextlib
 import threading
@@ -9,7 +9,6 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import ArrayLike
 
-from labkit.display import graphs
 from labkit.exercises.engine.answers import call, failure, for_all
 from labkit.exercises.engine.checker import Lab
 from labkit.exercises.engine.outcomes import NotYet, expect
@@ -227,70 +226,6 @@ def two_graphs(answer: Callable[..., Any]) -> None:
         decide(formula, [1.0, 2.0, 3.0, 4.0], True)
         decide(formula, [2.0], False)
     expect(not runs, f"no new traces when functions are called again after others; there were {len(runs)}")
-
-
-@lab.exercise(
-    4,
-    hints=(
-        "Only x changes from run to run. On paper, write ((x - mean) / std) · W + b as x · W' + b': W' and b' depend "
-        "only on constants, so constant folding computes them in advance.",
-        "W' = weights / std[:, tf.newaxis], and b' = bias - mean · W'. Then look at the rest: does Grappler recognise "
-        "a sum and a tf.maximum after a matmul? tf.nn has operations made for the job.",
-        "scaled = weights / std[:, tf.newaxis]; return tf.nn.relu(tf.nn.bias_add(tf.matmul(x, scaled), bias - "
-        "tf.linalg.matvec(scaled, mean, transpose_a=True)))",
-    ),
-)
-def merged(answer: Callable[..., Any]) -> None:
-    """Check for the right numbers from a single operation of the executed graph, for layers of two sizes."""
-    _check_merged(answer, 4, 6, 3)
-    _check_merged(answer, 2, 5, 8)
-
-
-def _check_merged(answer: Callable[..., Any], batch: int, inputs: int, outputs: int) -> None:
-    rng = np.random.default_rng(5)
-    x = rng.normal(3, 2, (batch, inputs)).astype(np.float32)
-    mean, std = rng.normal(3, 1, inputs).astype(np.float32), rng.uniform(1, 4, inputs).astype(np.float32)
-    weights = rng.normal(size=(inputs, outputs)).astype(np.float32)
-    bias = np.linspace(-0.5, 0.5, outputs, dtype=np.float32) + np.float32(0.1)
-    constants = {"mean": mean, "std": std, "weights": weights, "bias": bias}
-    with tf.Graph().as_default() as graph:
-        placeholder = v1.placeholder(tf.float32, x.shape, name="x")
-        y = call(answer, placeholder, *(tf.constant(value, name=name) for name, value in constants.items()))
-    expect(isinstance(y, tf.Tensor), f"layer(x, …) to return a tensor; it returned {describe(y)}")
-    expect(not is_tensor(y) and y.graph is graph, "layer to build its result in the graph that x belongs to")
-    config, metadata = _config_with_timeout(), v1.RunMetadata()
-    config.graph_options.rewrite_options.min_graph_nodes = -1
-    options = v1.RunOptions(output_partition_graphs=True)
-    value = _run_graph(graph, y, {placeholder: x}, config, options, metadata)
-
-    normalised = (x - mean) / std
-    expected = np.maximum(normalised @ weights + bias, 0)
-    hint = "Get the numbers right first: normalise, multiply, add the bias, set negative numbers to zero."
-    expect(
-        value.shape == expected.shape,
-        f"a result of shape {expected.shape} for x of shape {x.shape}; it has {value.shape}",
-        hint,
-    )
-    for mistake, diagnosis in (
-        (normalised @ weights + bias, "yours include negative numbers"),
-        (np.maximum(x @ weights + bias, 0), "are the inputs normalised?"),
-        (np.maximum(x / std @ weights + bias, 0), "is the mean subtracted?"),
-        (np.maximum(normalised @ weights, 0), "is the bias added?"),
-        (np.maximum((x + mean) / std @ weights + bias, 0), "the mean must be subtracted: check its sign"),
-        (np.maximum(normalised @ weights, 0) + bias, "the bias must come first, then the ReLU"),
-        (np.maximum((x / std - mean) @ weights + bias, 0), "the mean must be divided by std as well"),
-    ):
-        expect(not np.allclose(value, mistake, atol=1e-4), f"the numbers of layer_by_hand; {diagnosis}", hint)
-    error = float(np.abs(value - expected).max())
-    expect(error < 1e-3, f"the numbers of layer_by_hand; yours are off by up to {error:.3g}", hint)
-    operations = [
-        node for node in graphs.read(metadata.partition_graphs[0])[0] if node.kind in (graphs.OPERATION, graphs.FUSED)
-    ]
-    expect(
-        len(operations) == 1 and "PyFunc" not in operations[0].op,
-        "a single TensorFlow operation to run; these ran: "
-        + ", ".join(f"{node.op} ({' + '.join(node.parts)})" if node.parts else node.op for node in operations),
-    )
 
 
 def _call_safely(answer: Callable[..., Any], *args: Any) -> Any:

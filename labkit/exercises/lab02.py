@@ -1,4 +1,4 @@
-"""Checks for lab 02: a folded batch norm, offsets in three layouts, an operation count, what to improve first."""
+"""Checks for lab 02: a folded batch norm, an operation count, what to improve first."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +8,7 @@ import numpy as np
 from labkit.exercises.engine.answers import call, for_all
 from labkit.exercises.engine.checker import Lab
 from labkit.exercises.engine.outcomes import expect, refuse
-from labkit.exercises.engine.values import array_of_numbers, describe, expect_equal, has_format, integer, parts
+from labkit.exercises.engine.values import array_of_numbers, describe, expect_equal, parts
 
 lab = Lab("02")
 
@@ -70,53 +70,6 @@ def fold(answer: Callable[..., Any]) -> None:
         epsilon=st.sampled_from((0.001, 0.5)),
         smallest=st.sampled_from((0.0, 0.3)),
         seed=st.integers(0, 9),
-    )
-
-
-@lab.exercise(
-    2,
-    hints=(
-        "Start with nchw, and with n only: how many elements does one image have? Then c: how many does a channel "
-        "have?",
-        "From the outermost to the innermost dimension: multiply the result so far by the next dimension's length, and "
-        "add its index. For nhwc that is ((n * H + h) * W + w) * C + c.",
-        "nChw16c has five dimensions: n, the block c // 16, h, w, and c % 16 within the block. There are "
-        "-(-C // 16) blocks: C / 16 rounded up.",
-    ),
-)
-def offset(answer: Callable[..., Any]) -> None:
-    """Check that each element is where NumPy has it, in images whose channels fill blocks or don't."""
-    from hypothesis import strategies as st
-
-    layouts = ("nchw", "nhwc", "nChw16c")
-
-    def decide(element: tuple[int, ...], shape: tuple[int, ...], layout: str) -> None:
-        (n, c, h, w), (N, C, H, W) = element, shape
-        indices, lengths = {
-            "nchw": ((n, c, h, w), (N, C, H, W)),
-            "nhwc": ((n, h, w, c), (N, H, W, C)),
-            "nChw16c": ((n, c // 16, h, w, c % 16), (N, -(-C // 16), H, W, 16)),
-        }[layout]
-        label = f'offset({n}, {c}, {h}, {w}, {shape}, "{layout}")'
-        result = call(answer, n, c, h, w, shape, layout)
-        expect_equal(integer(result, label), int(np.ravel_multi_index(indices, lengths)), label, rel=0, abs=0)
-        expect(has_format(result, "5"), f"{label} to be a plain number, as from int(…); it is {describe(result)}")
-
-    for shape in ((2, 32, 3, 5), (2, 20, 3, 3), (3, 16, 2, 4), (2, 3, 4, 2)):
-        for layout in layouts:
-            for element in list(np.ndindex(*shape))[:: max(1, shape[1] // 4)]:
-                decide(element, shape, layout)
-    for layout in layouts:  # more elements than 16 bits can count
-        decide((2, 39, 63, 47), (3, 40, 64, 48), layout)
-    index = st.integers(0, 10**6)
-    for_all(
-        lambda shape, indices, layout: decide(
-            tuple(index % length for index, length in zip(indices, shape, strict=True)), shape, layout
-        ),
-        examples=100,
-        shape=st.tuples(st.integers(1, 4), st.integers(1, 70), st.integers(1, 6), st.integers(1, 6)),
-        indices=st.tuples(index, index, index, index),
-        layout=st.sampled_from(layouts),
     )
 
 

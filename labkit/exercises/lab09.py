@@ -1,4 +1,4 @@
-"""Checks for lab 09: PSNR, labels, shares, and two scripts whose ranks must act as one."""
+"""Checks for lab 09: labels, shares, and two scripts whose ranks must act as one."""
 
 import itertools
 import math
@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
-from hypothesis.extra.numpy import arrays
 
 from labkit.exercises.engine.answers import call, for_all, reports, run_answer
 from labkit.exercises.engine.checker import Lab
 from labkit.exercises.engine.outcomes import expect, refuse
-from labkit.exercises.engine.values import describe, expect_equal, integer, parts
+from labkit.exercises.engine.values import describe, integer, parts
 
 lab = Lab("09")
 
@@ -24,45 +23,6 @@ FIT_RANKS = 4  # with 2, comparing with rank 0 compares all pairs; with 3, so do
 HEIGHT, WIDTH = 41, 53  # 2,173 pixels, not divisible by 3
 COLOURS, ITERATIONS = 6, 12
 NEAR = 0.2  # squared distances in float32 may differ by this, however they are computed: 3 * 255**2 / 2**20
-
-
-@lab.exercise(
-    1,
-    hints=(
-        "The numbers of a uint8 array wrap around at 0 and 256. Which type do they need before you subtract?",
-        "np.mean((original.astype(float) - quantised) ** 2) is the mean squared error over pixels and channels.",
-        "10 * math.log10(255**2 / error), and math.inf when the error is 0.",
-    ),
-)
-def ratios(answer: Callable[..., Any]) -> None:
-    """Check the PSNR for small and large errors of both signs."""
-
-    def decide(original: np.ndarray, quantised: np.ndarray, case: str) -> None:
-        error = ((original.astype(float) - quantised) ** 2).mean()
-        right = 10 * math.log10(255**2 / error) if error else math.inf
-        expect_equal(call(answer, original, quantised), right, f"psnr {case}, in dB,", rel=1e-5, abs=1e-5)
-
-    grey = np.full((4, 5, 3), 100, np.uint8)
-    once = grey.copy()
-    once[0, 0, 0] = 130
-    faint = grey.copy()
-    faint[0, 0, 0] = 101
-    decide(grey, grey + np.uint8(10), "when every number is 10 too large")
-    decide(grey, grey - np.uint8(10), "when every number is 10 too small")
-    decide(grey * np.uint8(0), np.full_like(grey, 255), "when black became white")
-    decide(grey, once, "when one channel of one pixel in 20 is 30 too large")
-    decide(grey, faint, "when one channel of one pixel in 20 is 1 too large")
-    decide(grey, grey.copy(), "when both are equal")
-    decide(once, once[::-1].copy(), "when two pixels are swapped")  # errors that add up to 0
-    large = np.full((100, 100, 3), 100, np.uint8)
-    fainter = large.copy()
-    fainter[99, 99, 2] = 101
-    decide(large, fainter, "when one channel of one pixel in 10,000 is 1 too large")
-    shapes = st.tuples(st.integers(1, 4), st.integers(1, 4), st.just(3))
-    for_all(
-        lambda pair: decide(pair[0], pair[1], f"of {pair[0].tolist()} and {pair[1].tolist()}"),
-        pair=shapes.flatmap(lambda shape: st.tuples(*[arrays(np.uint8, shape)] * 2)),
-    )
 
 
 @lab.exercise(

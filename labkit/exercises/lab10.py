@@ -1,4 +1,4 @@
-"""Checks for lab 10: attention, a KV cache, the cost of a pass, quantisation in groups, and speculative decoding."""
+"""Checks for lab 10: quantisation in groups, and speculative decoding."""
 
 import math
 from collections.abc import Callable, Mapping

@@ -34,7 +34,7 @@ def test_every_change_applies_to_its_solution(source):
     exercises = sources.exercises(sources.read(source))
     for load in (mistakes.planted, mistakes.right):
         changes = load(source.stem[:2])
-        assert changes.keys() == exercises.keys() - references(source.stem[:2]).keys()
+        assert exercises.keys() - references(source.stem[:2]).keys() <= changes.keys() <= exercises.keys()
         for exercise, exercise_changes in changes.items():
             for change in exercise_changes:
                 solution = exercises[exercise].solution

@@ -9,7 +9,6 @@ from fractions import Fraction
 import numpy as np
 import pandas as pd
 import pytest
-import tensorflow as tf
 from hypothesis import strategies as st
 
 from labkit.display.results import NOT_ATTEMPTED, NOT_YET, PASSED
@@ -145,11 +144,17 @@ class EqualDict(Equal, dict):
     pass
 
 
+def tensor(value):
+    import tensorflow as tf
+
+    return tf.constant(value)
+
+
 def objects(array):
     return np.array([[Fraction(x) for x in row] for row in array], object)
 
 
-@pytest.mark.parametrize("convert", [Fraction, Decimal, np.float32, np.array, tf.constant, EqualNumber, np.longdouble])
+@pytest.mark.parametrize("convert", [Fraction, Decimal, np.float32, np.array, tensor, EqualNumber, np.longdouble])
 def test_numbers_of_any_type_pass(convert):
     assert judge(NUMBER, REFERENCE, lambda x: convert(x / 2)) == (PASSED, "")
 
@@ -157,7 +162,7 @@ def test_numbers_of_any_type_pass(convert):
 @pytest.mark.parametrize(
     "convert",
     [
-        *(np.ma.array, np.matrix, tf.constant, objects, pd.DataFrame, np.ndarray.tolist),
+        *(np.ma.array, np.matrix, tensor, objects, pd.DataFrame, np.ndarray.tolist),
         *(lambda array: array.astype(">f8"), lambda array: array.view(Ours), lambda array: array.astype(int)),
     ],
 )
@@ -165,7 +170,7 @@ def test_arrays_of_any_type_pass(convert):
     assert judge(ARRAY, REFERENCE, lambda x: convert(x * np.arange(6.0).reshape(2, 3))) == (PASSED, "")
 
 
-@pytest.mark.parametrize("convert", [list, np.array, tf.constant, pd.Series, namedtuple("Both", "a b")._make])
+@pytest.mark.parametrize("convert", [list, np.array, tensor, pd.Series, namedtuple("Both", "a b")._make])
 def test_results_of_any_type_that_unpacks_pass(convert):
     assert judge(PAIR, PAIR_REFERENCE, lambda x: convert([x, 2 * x])) == (PASSED, "")
 
