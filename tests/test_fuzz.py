@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from labkit import cli
 from labkit.bench import flags
-from labkit.system import files, paths
+from labkit.system import paths, terminal
 
 pytestmark = pytest.mark.weekly
 
@@ -143,7 +143,7 @@ def run(arguments: list[str], variables: dict[str, str], home: Path) -> None:
         tempfile.tempdir = str(home)
         os.environ.update({"HOME": str(home)} | variables)
         sys.argv = ["lab", *arguments]
-        files._warned.clear()
+        terminal._seen.clear()
         GUARD.folder = home
         try:
             cli.main()

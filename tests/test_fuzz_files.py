@@ -16,7 +16,7 @@ from labkit.display.results import Results, row
 from labkit.exercises import catalogue, working_copies
 from labkit.report import page
 from labkit.roofline import measure
-from labkit.system import files, terminal
+from labkit.system import terminal
 from labkit.system.errors import LabError
 from labkit.system.machine import this_machine
 from labkit.train import log
@@ -103,7 +103,7 @@ DOCTOR = {"ok": True, "labs": [{"lab": "07 Horovod", "status": "fail", "because"
 def folder(tmp_path, monkeypatch):
     """Run in an empty folder, with no earlier warnings remembered."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(files, "_warned", set())
+    monkeypatch.setattr("labkit.system.terminal._seen", set())
     (tmp_path / "work").mkdir()
     return tmp_path
 

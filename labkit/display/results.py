@@ -16,7 +16,7 @@ from IPython.display import display
 from labkit.display import guesses, markdown, speedups
 from labkit.display.consistency import Limit
 from labkit.measure.figures import Measured
-from labkit.system import files, locks
+from labkit.system import files, locks, terminal
 from labkit.system.cores import usable_machine
 from labkit.system.errors import LabError
 from labkit.system.load import BUSY_MARK, Contention
@@ -205,7 +205,7 @@ class Results:
             with locks.locked(self.path):  # another kernel of this lab may write at the same time
                 self._change(values)
         except files.NotWritten as error:
-            files.warn(f"{error} Until then, ./lab report lacks new results; the lab continues.")
+            terminal.warn(f"{error} Until then, ./lab report lacks new results; the lab continues.")
 
     def _change(self, values: dict[str, Any]) -> None:
         with files.writing(self.path):

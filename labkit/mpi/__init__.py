@@ -6,10 +6,16 @@ import lazy_loader
 
 if TYPE_CHECKING:
     from labkit.mpi.counting import CountingComm
-    from labkit.mpi.launch import RankError, Run, placement, run_ranks
+    from labkit.mpi.failure import RankError
+    from labkit.mpi.launch import Run, placement, run_ranks
 
 __all__ = ["CountingComm", "RankError", "Run", "placement", "run_ranks"]
 
 __getattr__, __dir__, _ = lazy_loader.attach(
-    __name__, submod_attrs={"counting": ["CountingComm"], "launch": ["RankError", "Run", "placement", "run_ranks"]}
+    __name__,
+    submod_attrs={
+        "counting": ["CountingComm"],
+        "failure": ["RankError"],
+        "launch": ["Run", "placement", "run_ranks"],
+    },
 )

@@ -4,25 +4,24 @@ import contextlib
 import math
 import numbers
 import os
-import signal
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from labkit.mpi import loopback
-from labkit.mpi.mpirun import BIN, SRUN, MpiRun, Rank
+from labkit.mpi.failure import first_failure, quote_mpi, quote_mpirun, timeout_error
+from labkit.mpi.mpirun import BIN, MpiRun
 from labkit.mpi.planning import HYDRA, Plan, check_ranks, plan
-from labkit.system import cores, files, load, paths, processes
+from labkit.system import cores, files, load, paths
 from labkit.system.cores import usable_machine
 from labkit.system.errors import LabError
-from labkit.system.machine import this_machine
+from labkit.system.machine import Machine, this_machine
+from labkit.system.terminal import is_new
 from labkit.system.words import plural
 from labkit.testbed import Testbed, Traffic, fidelity
-
-QUOTED_LINES = 15  # last lines of a failed rank in its error
-_printed: set[Hashable] = set()  # texts that this process prints only once, as they are the same in each run
 
 
 @dataclass(frozen=True)
@@ -69,38 +68,6 @@ class Run:
     traffic: tuple[Traffic, ...] = ()
     wires: fidelity.Fidelity = field(default_factory=fidelity.Fidelity)
     cpus: tuple[int, ...] = ()
-
-
-class RankError(LabError):
-    """A run in which a rank failed, or that timed out.
-
-    Attributes
-    ----------
-    rank : int or None
-        The rank that failed first; None if unknown, or after a timeout.
-    status : int or None
-        Its exit status; None if a signal killed it, or if unknown.
-    signal : signal.Signals or None
-        The signal that killed it.
-    lines : tuple of str
-        The last lines it printed; after a timeout, the state of each rank in a line.
-    mpi : tuple of str
-        The last lines of MPI libraries on the ranks, such as `[0] MPI: …`.
-    """
-
-    def __init__(
-        self,
-        message: str,
-        lines: tuple[str, ...],
-        rank: int | None = None,
-        code: int | None = None,
-        mpi: tuple[str, ...] = (),
-    ) -> None:
-        mpi = mpi[-QUOTED_LINES:]
-        super().__init__("\n  ".join([message, *(line[:500] for line in (*lines, *mpi))]))
-        self.lines, self.rank, self.mpi = lines, rank, mpi
-        self.status = code if code is not None and code >= 0 else None
-        self.signal = signal.Signals(-code) if code is not None and code < 0 else None
 
 
 def run_ranks(
@@ -178,49 +145,36 @@ def run_ranks(
             testbed=testbed,
             lab=f"{os.path.relpath(paths.ROOT, folder)}/lab",  # always with a slash, as it is not on the PATH
         )
-        needed = len(machine.cores) if testbed else n * (threads or 1)
-        planned, unreserved = _reserve_cores(make_plan, machine.cores, needed, until_over)
+        planned = _reserve_cores(make_plan, machine, len(machine.cores) if testbed else n * (threads or 1), until_over)
         network_line = str(testbed or "")  # the first call measures the wires
         pipes = until_over.enter_context(files.temporary_folder())
-        preload = loopback.library(pipes) if planned.local and not testbed else None
-        open_port = _once(loopback.OPEN_PORT_WARNING) if planned.local and not testbed and not preload else ""
-        slow_wires = testbed.warning if testbed else ""
-        warning = "\n".join(filter(None, [planned.warning, slow_wires, unreserved, open_port]))
+        library = loopback.library(pipes) if planned.local and not testbed else None
+        is_open = planned.local and not testbed and not library and is_new(loopback.OPEN_PORT_WARNING)
+        warnings = (planned.warning, testbed.warning if testbed else "", loopback.OPEN_PORT_WARNING * is_open)
+        warning = "\n".join(filter(None, warnings))
         if show:
-            command = _once(planned.wrapped_command, key=planned.options) or planned.short_command
+            command = planned.wrapped_command if is_new(planned.options) else planned.short_command
             print("\n".join(filter(None, [command, network_line, warning])), flush=True)
-        mpirun = MpiRun(n, pipes, show)
-        argv = [*(testbed.enter() if testbed else ()), *planned.hydra_argv]
-        before = testbed.traffic() if testbed else ()
-        with _watch_cores(planned) as others:
-            with fidelity.watch(testbed) if testbed else contextlib.nullcontext(fidelity.Fidelity()) as wires:
-                try:
-                    mpirun.start(argv, {**planned.variables, **planned.env}, folder, preload)
-                    in_time = mpirun.wait(timeout)
-                finally:
-                    mpirun.end()
-            others.doubt = wires.doubt
-        seconds = mpirun.elapsed()
-        after = testbed.traffic() if testbed else ()
-    remarks = mpirun.remarks()
-    if not in_time:
-        raise _timeout_error(timeout, mpirun.ranks, seconds, remarks)
-    if error := _first_failure(mpirun.ranks, mpirun.abort_status(), remarks):
+        launched = _launch(planned, testbed, folder, MpiRun(n, pipes, show), library, timeout)
+    ranks, remarks = launched.mpirun.ranks, launched.mpirun.remarks()
+    if not launched.in_time:
+        raise timeout_error(timeout, ranks, launched.seconds, remarks)
+    if error := first_failure(ranks, launched.mpirun.abort_status(), remarks):
         raise error
     if show and remarks:
-        print("\n".join(_quote_mpirun(remarks)), flush=True)
+        print("\n".join(quote_mpirun(remarks)), flush=True)
     return Run(
         command=planned.command,
-        lines=tuple(tuple(rank.lines) for rank in mpirun.ranks),
-        seconds=seconds,
+        lines=tuple(tuple(rank.lines) for rank in ranks),
+        seconds=launched.seconds,
         threads=planned.threads,
         bound=planned.bound,
         warning=warning,
-        remarks=(*_quote_mpi(mpirun.ranks), *_quote_mpirun(remarks)),
-        others=others,
+        remarks=(*quote_mpi(ranks), *quote_mpirun(remarks)),
+        others=launched.others,
         network=network_line,
-        traffic=tuple(late - early for late, early in zip(after, before, strict=True)),
-        wires=wires,
+        traffic=launched.traffic,
+        wires=launched.wires,
         cpus=planned.cpus,
     )
 
@@ -239,22 +193,50 @@ def placement(runs: Iterable[Run]) -> str:
 
 
 def _reserve_cores(
-    make_plan: Callable[..., Plan], all_cores: Sequence[cores.Core], needed: int, until_over: contextlib.ExitStack
-) -> tuple[Plan, str]:
-    """Return a plan on free cores, and a warning if cores cannot be reserved.
-
-    The cores that ranks are bound to are reserved until the run ends.
-    """
+    make_plan: Callable[..., Plan], machine: Machine, needed: int, until_over: contextlib.ExitStack
+) -> Plan:
+    """Return a plan on free cores; those that its ranks are bound to are reserved until the run ends."""
     planned = make_plan()
     if not planned.cpus:
-        return planned, ""
-    reservation = until_over.enter_context(contextlib.closing(cores.reserve_free(all_cores, needed)))
+        return planned
+    reservation = until_over.enter_context(contextlib.closing(cores.reserve_free(machine.cores, needed)))
     planned = make_plan(free=reservation.free)
     reservation.keep_only(planned.cpus)
-    if not reservation.failure:
-        return planned, ""
     reason = f"Warning: other runs may use the same cores, as cores cannot be reserved here: {reservation.failure}."
-    return planned, _once(reason)
+    if reservation.failure and is_new(reason):
+        planned = replace(planned, warning="\n".join(filter(None, [planned.warning, reason])))
+    return planned
+
+
+class _Launched(NamedTuple):
+    """A run that is over, however it ended; see `Run`."""
+
+    mpirun: MpiRun
+    in_time: bool
+    seconds: float
+    others: load.Contention
+    wires: fidelity.Fidelity
+    traffic: tuple[Traffic, ...]
+
+
+def _launch(
+    planned: Plan, testbed: Testbed | None, folder: Path, mpirun: MpiRun, library: Path | None, timeout: float
+) -> _Launched:
+    """Run mpirun to its end, or to the end of its time, and observe its cores and wires meanwhile."""
+    argv = [*(testbed.enter() if testbed else ()), *planned.hydra_argv]
+    before = testbed.traffic() if testbed else ()
+    with _watch_cores(planned) as others:
+        with fidelity.watch(testbed) as wires:
+            try:
+                mpirun.start(argv, {**planned.variables, **planned.env}, folder, library)
+                in_time = mpirun.wait(timeout)
+            finally:
+                mpirun.end()
+        others.doubt = wires.doubt
+    seconds = mpirun.elapsed()
+    after = testbed.traffic() if testbed else ()
+    traffic = tuple(late - early for late, early in zip(after, before, strict=True))
+    return _Launched(mpirun, in_time, seconds, others, wires, traffic)
 
 
 def _testbed(
@@ -306,105 +288,3 @@ def _check_timeout(timeout: object) -> float:
     if not seconds > 0:
         raise LabError(f"timeout must be a positive number of seconds, not {timeout!r}.")
     return seconds
-
-
-def _once(text: str, key: Hashable = None) -> str:
-    """Return the text the first time in this process, later an empty one; by default, the text is its own key."""
-    key = key or text
-    is_new = key not in _printed
-    _printed.add(key)
-    return text * is_new
-
-
-# Errors of failed runs
-
-
-def _first_failure(ranks: list[Rank], abort_status: int | None, remarks: tuple[str, ...]) -> RankError | None:
-    """Return the error of the rank that failed first; None if all succeeded."""
-    if not any(rank.started or rank.lines for rank in ranks):
-        stale = ""
-        if any(map(SRUN.match, remarks)):
-            job = os.environ.get("SLURM_JOB_ID")
-            stale = f" If job {job} has ended, leave its shell or `unset ${{!SLURM_*}}`, then start this program again."
-        return RankError(f"mpirun started no rank.{stale} It reported:", remarks[-QUOTED_LINES:], mpi=_quote_mpi(ranks))
-    # A rank that reports no end was killed with its runner, possibly by mpirun; its script may have finished.
-    failed = [rank for rank in ranks if rank.exit_code or (rank.exit_code is None and not rank.finished_at)]
-    failed.sort(key=_ended_at)
-    if not failed and abort_status is None:
-        return None
-    culprit = next((rank for rank in failed if rank.aborted), None) or _first_killed(failed)
-    if culprit is None and abort_status is not None and not any(rank.exit_code for rank in failed):
-        lines = tuple(f"rank {rank.number}: {rank.lines[-1]}" for rank in ranks if rank.lines)
-        text = f"A rank called MPI_Abort with exit status {abort_status}. The last line of each:"
-        return RankError(text, lines, code=abort_status, mpi=_quote_mpi(ranks))
-    return _rank_error(culprit or _left_without_finalize(ranks, failed[0]) or failed[0], ranks)
-
-
-def _first_killed(failed: list[Rank]) -> Rank | None:
-    """Return the first rank that a signal killed at about the time of the first failure, which then did not cause it.
-
-    While a process is being killed, other ranks already fail to reach it, and report that before it is reported killed;
-    or they crash in MPI, but never with SIGKILL. Ranks that mpirun kills report nothing.
-    """
-    early = [rank for rank in failed if _ended_at(rank) - _ended_at(failed[0]) < 1]
-    by_signal = [rank for rank in early if rank.exit_code and rank.exit_code < 0 and rank.exit_code != -signal.SIGABRT]
-    return min(by_signal, key=lambda rank: rank.exit_code != -signal.SIGKILL, default=None)
-
-
-def _left_without_finalize(ranks: list[Rank], first: Rank) -> Rank | None:
-    """Return the rank that exited with status 0 but without MPI_Finalize just before the first was killed for it."""
-    if first.exit_code is not None or first.ended_at is None:
-        return None
-    left = [rank for rank in ranks if rank.exit_code == 0 and abs(first.ended_at - _ended_at(rank)) < 1]
-    return max(left, key=_ended_at, default=None)
-
-
-def _ended_at(rank: Rank) -> float:
-    return math.inf if rank.ended_at is None else rank.ended_at
-
-
-def _rank_error(rank: Rank, ranks: list[Rank]) -> RankError:
-    code = -signal.SIGKILL if rank.exit_code is None and rank.gone_at else rank.exit_code
-    if code is None:
-        how = "ended without a message"
-    elif code == 0:
-        how = "exited with status 0 but without MPI_Finalize, as after os._exit()"
-    else:
-        how = f"{'failed with' if code > 0 else 'was'} {processes.describe_exit(code)}"
-    when = "" if rank.ended_at is None else f", {rank.ended_at:.1f} s after the start"
-    done = "".join(
-        f" Rank {other.number} had already finished."
-        for other in ranks
-        if other is not rank and other.finished_at and rank.ended_at and other.finished_at < rank.ended_at
-    )
-    lines = tuple(rank.lines[-QUOTED_LINES:])
-    last = "Its last lines:" if lines else "It had printed nothing."
-    text = f"Rank {rank.number} {how}{when}; all were ended.{done} {last}"
-    return RankError(text, lines, rank.number, code, _quote_mpi(ranks))
-
-
-def _timeout_error(timeout: float, ranks: list[Rank], now: float, remarks: tuple[str, ...]) -> RankError:
-    """Return the error for a timeout, with the state of each rank."""
-
-    def state(rank: Rank) -> str:
-        last = f"its last line: {rank.lines[-1]}" if rank.lines else "it had printed nothing"
-        if rank.finished_at or rank.exit_code == 0:
-            return f"rank {rank.number} had finished after {rank.finished_at or rank.ended_at:.1f} s; {last}"
-        if not rank.started:
-            return f"rank {rank.number} had not started"
-        return f"rank {rank.number} was silent for {now - rank.last_output_at:.1f} s; {last}"
-
-    return RankError(
-        f"Timed out after {timeout:g} s, and all ranks were ended. Did one wait in a collective operation that another "
-        "never reached? If not, increase timeout=.",
-        (*map(state, ranks), *(() if all(rank.started for rank in ranks) else remarks[-QUOTED_LINES:])),
-        mpi=_quote_mpi(ranks),
-    )
-
-
-def _quote_mpi(ranks: list[Rank]) -> tuple[str, ...]:
-    return tuple(f"[{rank.number}] MPI: {line}" for rank in ranks for line in rank.mpi_lines)
-
-
-def _quote_mpirun(remarks: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(f"[mpirun] {remark}" for remark in remarks)

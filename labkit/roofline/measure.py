@@ -25,7 +25,7 @@ from rich.table import Column
 from labkit.display.consistency import ABOVE
 from labkit.measure.figures import Measured
 from labkit.roofline import peaks
-from labkit.system import cores, files, load, processes
+from labkit.system import cores, files, load, processes, terminal
 from labkit.system.cores import usable_machine
 from labkit.system.errors import LabError
 from labkit.system.machine import HUGE_PAGES, TENSORFLOW, Machine
@@ -209,7 +209,7 @@ def limits(again: bool = False, folder: Path = CACHE, cap: str | None = None, qu
                 folder.mkdir(parents=True, exist_ok=True)
             files.write(file, json.dumps({"about": about, "figures": figures}, indent=1))
         except files.NotWritten as error:
-            files.warn(f"{error} Until then the limits are measured each time.")
+            terminal.warn(f"{error} Until then the limits are measured each time.")
     return _limits(figures, isa)
 
 

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import psutil
 
-from labkit.mpi.launch import RankError, run_ranks
+from labkit.mpi.failure import RankError
+from labkit.mpi.launch import run_ranks
 from labkit.slurm.cluster import Slurm
 from labkit.system.errors import LabError
 

@@ -16,7 +16,6 @@ from typing import Any, BinaryIO
 
 from labkit.system.errors import LabError, reason
 from labkit.system.paths import shown
-from labkit.system.terminal import say
 
 MAX_BYTES = 64 * 2**20  # for files that are read whole; a lab's results with pictures need a tenth
 SHARED_MEMORY = Path("/dev/shm")
@@ -195,16 +194,6 @@ def is_folder_of_mine(status: os.stat_result) -> bool:
     """Return whether a status is of a folder that this user owns and no other user can write to."""
     others_can_write = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not others_can_write
-
-
-_warned: set[str] = set()
-
-
-def warn(text: str) -> None:
-    """Print a warning; print the same text only once."""
-    if text not in _warned:
-        _warned.add(text)
-        say(f"Warning: {text}")
 
 
 @contextlib.contextmanager

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from labkit.system import files
 from labkit.system.paths import shown
+from labkit.system.terminal import warn
 
 LOCK_TIMEOUT_S = 10.0  # the wait for other holders, each of which needs milliseconds
 POLL_INTERVAL_S = 0.005
@@ -30,7 +30,7 @@ def try_lock(file: IO[Any] | int) -> bool:
         return False
     except OSError as error:
         path = shown(Path(f"/proc/self/fd/{file if isinstance(file, int) else file.fileno()}"))
-        files.warn(f"{path} can't be locked ({error.strerror}): use it from one notebook or command at a time.")
+        warn(f"{path} can't be locked ({error.strerror}): use it from one notebook or command at a time.")
     return True
 
 
@@ -75,7 +75,5 @@ def locked(path: Path, timeout_s: float = LOCK_TIMEOUT_S) -> Iterator[None]:
             while not (acquired := try_lock(folder)) and time.monotonic() < deadline:
                 time.sleep(POLL_INTERVAL_S)
             if not acquired:
-                files.warn(
-                    f"{shown(path.parent)} is still locked by another process after {timeout_s:g} s; continuing."
-                )
+                warn(f"{shown(path.parent)} is still locked by another process after {timeout_s:g} s; continuing.")
         yield

@@ -4,7 +4,7 @@ import contextlib
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,6 +30,22 @@ def say(text: str) -> None:
         for line in sanitize(text).split("\n")
     )
     print("\n".join(lines), file=sys.stderr)
+
+
+_seen: set[Hashable] = set()
+
+
+def is_new(key: Hashable) -> bool:
+    """Return whether this process asks for a key, such as a text to print once, for the first time."""
+    before = len(_seen)
+    _seen.add(key)
+    return len(_seen) > before
+
+
+def warn(text: str) -> None:
+    """Print a warning; print the same text only once."""
+    if is_new(text):
+        say(f"Warning: {text}")
 
 
 @contextlib.contextmanager

@@ -42,11 +42,11 @@ class Fidelity:
 
 
 @contextlib.contextmanager
-def watch(testbed: Testbed) -> Iterator[Fidelity]:
-    """Watch the cores of a testbed's nodes while the block runs."""
+def watch(testbed: Testbed | None) -> Iterator[Fidelity]:
+    """Watch the cores of a testbed's nodes, if there is one, while the block runs."""
     fidelity = Fidelity()
-    count = Counter(cpu for node in testbed.nodes for cpu in node.cpus)
-    if not count or max(count.values()) == 1:
+    count = Counter(cpu for node in testbed.nodes for cpu in node.cpus) if testbed else Counter[int]()
+    if not testbed or not count or max(count.values()) == 1:
         yield fidelity
         return
     first: list[tuple[float, dict[int, CpuTimes]]] = []

@@ -5,7 +5,6 @@ import pytest
 from labkit.display import guesses
 from labkit.display.measured import Measured
 from labkit.display.results import Results, find_problem
-from labkit.system import files
 
 FIGURE = Measured(1.31, 1.2, 1.4, "×")
 
@@ -13,7 +12,7 @@ FIGURE = Measured(1.31, 1.2, 1.4, "×")
 @pytest.fixture
 def results(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(files, "_warned", set())
+    monkeypatch.setattr("labkit.system.terminal._seen", set())
     return Results("02")
 
 

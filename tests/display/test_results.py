@@ -10,14 +10,13 @@ from labkit.display import plots
 from labkit.display.consistency import Limit
 from labkit.display.measured import Measured
 from labkit.display.results import Results, find_problem
-from labkit.system import files
 from labkit.system.load import BUSY_MARK, Contention
 
 
 @pytest.fixture
 def results(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(files, "_warned", set())
+    monkeypatch.setattr("labkit.system.terminal._seen", set())
     monkeypatch.setattr("labkit.display.results._handed_in", {})
     return Results("02")
 

@@ -16,7 +16,8 @@ from labs import Student, ThreeWays
 
 from labkit.exercises.engine import answers
 from labkit.exercises.ranks import runner
-from labkit.mpi.launch import RankError, Run, run_ranks
+from labkit.mpi.failure import RankError
+from labkit.mpi.launch import Run, run_ranks
 from labkit_author.mistakes import Change
 
 BATCH = Path(__file__).with_name("batch.py")

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from labkit.mpi.launch import RankError, run_ranks
+from labkit.mpi.failure import RankError
+from labkit.mpi.launch import run_ranks
 from labkit_author import sources
 
 HEIGHT, WIDTH, COLOURS, ITERATIONS = 41, 53, 7, 15  # 2,173 pixels: uneven shares for 2, 3 and 4 ranks

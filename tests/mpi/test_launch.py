@@ -20,7 +20,8 @@ from listening import beyond_loopback, listeners_marked
 from machines import machine
 
 from labkit.mpi import launch, loopback, mpirun, planning
-from labkit.mpi.launch import RankError, Run, run_ranks
+from labkit.mpi.failure import RankError, first_failure
+from labkit.mpi.launch import Run, run_ranks
 from labkit.mpi.mpirun import Rank
 from labkit.system import cores, paths, preload
 from labkit.system.errors import LabError
@@ -39,7 +40,7 @@ def isolated_cores(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def nothing_printed_before(monkeypatch):
-    monkeypatch.setattr(launch, "_printed", set())
+    monkeypatch.setattr("labkit.system.terminal._seen", set())
 
 
 @pytest.fixture(autouse=True)
@@ -368,7 +369,7 @@ class TestListeners:
 
     def test_without_a_compiler_ranks_run_after_one_warning(self, script, monkeypatch, tmp_path, capsys):
         monkeypatch.setattr(preload, "STATE", tmp_path / "state")
-        monkeypatch.setattr(launch, "_printed", set())
+        monkeypatch.setattr("labkit.system.terminal._seen", set())
         monkeypatch.setenv("CXX", "no-such-compiler")
         name = script("print('hello')")
         runs = [run_ranks(1, name, threads=1) for _ in range(2)]
@@ -439,7 +440,7 @@ class TestSharing:
 
     def test_without_reservations_ranks_run_after_one_warning(self, script, monkeypatch, capsys):
         monkeypatch.setattr(cores, "_bind", lambda name: (_ for _ in ()).throw(PermissionError(1, "not allowed")))
-        monkeypatch.setattr(launch, "_printed", set())
+        monkeypatch.setattr("labkit.system.terminal._seen", set())
         name = script(self.AFFINITY)
         runs = [run_ranks(1, name, threads=1) for _ in range(2)]
         assert [run.bound for run in runs] == [this_machine().quota is None] * 2
@@ -616,14 +617,14 @@ class TestWhoFailedFirst:
     )
     def test_verdict(self, ranks, rank, status, killed_by):
         ranks = [Rank(number, **{"started": True, "local": True, **known}) for number, known in enumerate(ranks)]
-        error = launch._first_failure(ranks, None, ())
+        error = first_failure(ranks, None, ())
         assert (error.rank, error.status, error.signal) == (rank, status, killed_by)
 
     def test_no_failure(self):
-        assert launch._first_failure([Rank(0, started=True, exit_code=0, ended_at=1.0)], None, ()) is None
+        assert first_failure([Rank(0, started=True, exit_code=0, ended_at=1.0)], None, ()) is None
 
     def test_mpirun_failed_before_any_rank_started(self):
-        error = launch._first_failure([Rank(0)], 255, ("srun: error: Unable to create step",))
+        error = first_failure([Rank(0)], 255, ("srun: error: Unable to create step",))
         assert error.lines == ("srun: error: Unable to create step",)
 
 

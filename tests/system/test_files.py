@@ -174,15 +174,6 @@ def test_a_line_that_does_not_fit_is_removed(tmp_path):
     assert path.read_text() == "one\n"
 
 
-# --- Warnings ---
-
-
-def test_the_same_warning_is_printed_once(tmp_path, capsys):
-    for _ in range(3):
-        files.warn(f"{tmp_path} is amiss.")
-    assert capsys.readouterr().err == f"Warning: {tmp_path} is amiss.\n"
-
-
 # --- Files that others made ---
 
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from labkit.system import files, locks
+from labkit.system import locks
 
 COUNT = """
 import sys
@@ -43,7 +43,7 @@ with open(sys.argv[1], "a+") as file:
 @pytest.fixture
 def warned(monkeypatch, capsys):
     """Return a function that returns the new warnings."""
-    monkeypatch.setattr(files, "_warned", set())
+    monkeypatch.setattr("labkit.system.terminal._seen", set())
     return lambda: capsys.readouterr().err
 
 

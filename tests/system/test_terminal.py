@@ -77,3 +77,9 @@ def test_in_a_terminal_a_line_is_shown_and_removed(monkeypatch, capsys):
     assert printed.out == ""
     assert "Measuring …" in printed.err
     assert printed.err.endswith("\x1b[2K")
+
+
+def test_the_same_warning_is_printed_once(tmp_path, capsys):
+    for _ in range(3):
+        terminal.warn(f"{tmp_path} is amiss.")
+    assert capsys.readouterr().err == f"Warning: {tmp_path} is amiss.\n"

@@ -9,7 +9,8 @@ import tensorflow as tf
 from guide_flags import GUIDE
 
 from labkit.data import synthetic
-from labkit.mpi.launch import RankError, run_ranks
+from labkit.mpi.failure import RankError
+from labkit.mpi.launch import run_ranks
 from labkit.system import processes
 from labkit.train import log, loop
 

@@ -25,7 +25,8 @@ import numpy as np
 
 from labkit.exercises.engine.outcomes import FAILED, REPORT, NotYet, expect
 from labkit.exercises.engine.values import is_table, short
-from labkit.mpi.launch import RankError, Run, run_ranks
+from labkit.mpi.failure import RankError
+from labkit.mpi.launch import Run, run_ranks
 from labkit.system.paths import ROOT
 from labkit.testbed.testbed import SLEEP_WHILE_WAITING
 

@@ -13,7 +13,7 @@ from labkit.exercises.engine import answers
 from labkit.exercises.engine.answers import call, failure, for_all, remember_lines
 from labkit.exercises.engine.outcomes import NotYet
 from labkit.exercises.engine.values import expect_equal
-from labkit.mpi.launch import RankError
+from labkit.mpi.failure import RankError
 
 
 def define(text: str, **notebook):
