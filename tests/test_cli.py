@@ -158,7 +158,7 @@ def test_bench_divides_the_steps_between_rounds_and_reports_missing_configuratio
     out = tmp_path / "out.json"
     flags = ("--config=eigen,openmp", "--rounds=4", "--num_batches=10", "--model=mnist", f"--json={out}")
     assert run(monkeypatch, "bench", *flags) == 1
-    assert calls == [(("eigen", "openmp"), ("--model=mnist", "--num_batches=3"), 4)]
+    assert calls == [(["eigen", "openmp"], ("--model=mnist", "--num_batches=3"), 4)]
     assert "./lab setup --openmp" in capsys.readouterr().out
     assert json.loads(out.read_text())["results"]["eigen"][3]["images_per_second"] == 2
 

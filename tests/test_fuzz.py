@@ -20,7 +20,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from labkit import cli
-from labkit.bench import flags
 from labkit.system import paths, terminal
 
 pytestmark = pytest.mark.weekly
@@ -170,9 +169,8 @@ def commands(group=None, prefix: tuple[str, ...] = ()):
 
 
 def options_of(command) -> list[list[str]]:
-    """Return all names of a command's options; `lab bench` has argparse options."""
-    names = [parameter.opts for parameter in command.params if parameter.param_type_name == "option"]
-    return names + ([[name] for name in flags.parser()._option_string_actions] if command.name == "bench" else [])
+    """Return all names of a command's options."""
+    return [parameter.opts for parameter in command.params if parameter.param_type_name == "option"]
 
 
 @st.composite

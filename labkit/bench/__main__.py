@@ -3,16 +3,15 @@
 import sys
 from types import ModuleType
 
-from labkit.bench import flags
 from labkit.bench.config import BenchConfig
-from labkit.system import cores
+from labkit.system import cores, flags
 from labkit.system.errors import LabError
 from labkit.system.imports import gc_paused, lighten_keras
 
 
 def measure(config: BenchConfig) -> None:
     """Run the benchmark; environment variables are set before the framework, which reads them, is imported."""
-    flags.set_variables(config)
+    config.set_variables()
     if config.framework == "pytorch":
         with cores.reserve():
             _torch_run().measure(config)
@@ -39,7 +38,7 @@ def _torch_run() -> ModuleType:
 def main() -> None:
     """Run the benchmark; errors that users can fix are one line, with exit code 2."""
     try:
-        measure(flags.parse(sys.argv[1:]))
+        measure(flags.parse(BenchConfig, sys.argv[1:], "python -m labkit.bench"))
     except LabError as error:
         print(f"lab: {error}", file=sys.stderr)
         raise SystemExit(2) from error

@@ -131,7 +131,7 @@ def _header(config: BenchConfig, framework: str, version: str, ranks: int) -> st
     rows = {
         framework: version,
         "Model": config.model,
-        "Dataset": f"{config.data_name} (synthetic)",
+        "Dataset": f"{config.dataset} (synthetic)",
         **example,
         "Mode": "forward-only" if config.forward_only else "training",
         "Batch size": f"{config.batch_size * ranks} global\n{'':13}{config.batch_size} per device",

@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from labkit.cli.options import PASS_ON
-from labkit.system import files, terminal
+from labkit.bench.config import BenchConfig
+from labkit.system import files, flags, terminal
 from labkit.system.errors import LabError
 
 app = typer.Typer()
@@ -18,18 +18,17 @@ command = functools.partial(app.command, rich_help_panel="Measuring")
 
 
 @command(
-    context_settings=PASS_ON | {"help_option_names": []},
-    epilog="Example: `./lab bench --model=resnet50 --config eigen,onednn,onednn-threads-bf16,torch-threads-bf16`",
+    cls=flags.Command,
+    epilog="Example: `./lab bench --model=resnet50 --config eigen,onednn,onednn-threads-bf16,torch-threads-bf16`, or "
+    "`mpirun -n 2 ./lab bench --variable_update=horovod --num_intra_threads=1`",
 )
-def bench(context: typer.Context) -> None:
-    """Measure images/s of ResNet-50 and other networks with TensorFlow or PyTorch, in one or more configurations.
+@flags.takes(BenchConfig)
+def bench(config: BenchConfig) -> None:
+    """Measure the images (or sequences) per second that a network trains on, or classifies, on these cores.
 
-    `./lab bench --help` lists the flags.
+    Write flags as `--name=value` or `--name value`; switch off flags without a value with `--noNAME`.
     """
-    from labkit.bench import flags
-
-    config = flags.parse(context.args)
-    if not config.configurations:
+    if not config.config:
         from labkit.bench.__main__ import measure
 
         measure(config)
@@ -37,8 +36,9 @@ def bench(context: typer.Context) -> None:
     from labkit.bench import configurations
 
     steps = math.ceil(config.num_batches / config.rounds)
-    shared = flags.as_flags(config, without=("num_batches", "json"))
-    comparison = configurations.compare(config.configurations, *shared, f"--num_batches={steps}", rounds=config.rounds)
+    shared = config.as_flags(without=("num_batches", "json"))
+    names = config.config.split(",")
+    comparison = configurations.compare(names, *shared, f"--num_batches={steps}", rounds=config.rounds)
     if config.json:
         files.write(config.json, json.dumps(comparison.as_dict(), indent=1))
     terminal.console().print("", configurations.table(comparison), sep="\n")
@@ -75,7 +75,7 @@ def roofline(
         limits = measure.limits(again)
         print(json.dumps(limits.as_dict(), indent=2)) if as_json else measure.render(limits, terminal.console())
         return
-    from labkit.bench import configurations, flags
+    from labkit.bench import configurations
 
     chosen = configurations.choose([configuration]).get(configuration)
     if chosen and configurations.PYTORCH in chosen.flags:
@@ -83,8 +83,8 @@ def roofline(
     if chosen is None or chosen.missing:
         raise LabError(chosen.missing if chosen else "a step runs in one configuration: name one, not all.")
     shape = [f"--batch_size={batch_size}", *["--use_fp16"] * use_fp16, *["--forward_only"] * forward_only]
-    config = flags.parse([f"--model={model}", *shape, *chosen.flags])
-    flags.set_variables(config)
+    config = flags.parse(BenchConfig, [f"--model={model}", *shape, *chosen.flags], "lab roofline")
+    config.set_variables()
     from labkit.roofline import step_bound
 
     step = step_bound.measure_step(config, measure.limits(again), chosen)

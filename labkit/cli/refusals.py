@@ -7,7 +7,7 @@ from pathlib import Path
 
 import typer
 
-from labkit.system import files, paths
+from labkit.system import files, flags, paths
 from labkit.system.errors import LabError
 
 VARIABLE = "LAB_TRACEBACK"  # if set, errors keep their traceback
@@ -23,7 +23,7 @@ def in_one_line(error: Exception) -> str:
         case LabError():
             return str(error)
         case typer.TyperException():
-            return _usage(error)
+            return flags.usage(error)
         case UnicodeDecodeError():
             return f"a text file is not valid text ({error}); run the command with {VARIABLE}=1 to see which."
         case UnicodeError():
@@ -37,14 +37,6 @@ def in_one_line(error: Exception) -> str:
         case sqlite3.OperationalError():
             return f"cannot use a database: {error}. Check that its disk has space and that its folder is yours."
     return ""
-
-
-def _usage(error: typer.TyperException) -> str:
-    """Return the problem with the command line."""
-    context = getattr(error, "ctx", None)
-    message = " ".join((error.format_message() or "Missing command").split())
-    message += "" if message.endswith(("?", ".")) else "."
-    return f"{message} See ./{context.command_path} --help." if context else message
 
 
 def _describe_os_error(error: OSError) -> str:

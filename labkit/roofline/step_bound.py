@@ -20,7 +20,6 @@ from rich.table import Column
 
 from labkit.bench import configurations, run
 from labkit.bench.config import BenchConfig
-from labkit.bench.flags import as_flags
 from labkit.bench.trace import StepGraph
 from labkit.display.consistency import ABOVE, Total, total
 from labkit.roofline.measure import DType, Limits
@@ -142,7 +141,7 @@ def measure_step(config: BenchConfig, limits: Limits, configuration: configurati
         # One operation at a time, so that times add up.
         measured = replace(config, num_batches=STEPS, num_inter_threads=1, trace_file=folder / "timeline.json")
         with load.watch(show=False) as others:
-            result = configurations.run_once(configuration, *as_flags(measured))
+            result = configurations.run_once(configuration, *measured.as_flags())
         timeline = json.loads((folder / "timeline.json").read_text(encoding="utf-8"))["traceEvents"]
     step = by_family(config, operations(config, limits), timeline, statistics.fmean(result["seconds"]))
     return replace(step, others=others)

@@ -2,81 +2,67 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-Mode = Literal["train", "evaluate", "train_and_evaluate"]
-IterUnit = Literal["epoch", "batch"]
-OptimizerName = Literal["momentum", "lars"]
-Precision = Literal["fp32", "bf16", "fp16"]
-Compression = Literal["none", "fp16"]
+from labkit.models.registry import MODELS
+from labkit.system.arguments import Flag
+from labkit.system.errors import LabError
 
 
 @dataclass(frozen=True)
 class TrainConfig:
     """The network, images and recipe of a training run; each field is a flag of `python -m labkit.train`.
 
-    Attributes
-    ----------
-    mode, model
-        The task, and the network's name in the registry.
-    iter_unit, num_iter
-        The length of the run, in epochs or steps.
-    batch_size, accumulate : int
-        Images per batch, and batches per step, both per rank.
-    evaluate_every : int
-        Epochs between evaluations; 0 evaluates once, at the end.
-    lr_init, lr_warmup_epochs, use_cosine_lr
-        The learning rate for a global batch of 256, the warm-up epochs, and whether it then decays as a cosine.
-    label_smoothing, momentum, weight_decay, optimizer
-        The recipe: see `labkit.models.losses` and `labkit.models.optimizers`.
-    precision, use_static_loss_scaling, loss_scale
-        The precision of activations, whether the loss is scaled to keep small gradients from vanishing in 16 bits, and
-        the factor.
-    use_xla : bool
-        Whether XLA compiles the forward and backward passes.
-    compression
-        The compression of gradients sent between ranks.
-    data_dir : Path or None
-        The folder with TFRecords; None for one synthetic batch.
-    least_area : float
-        The smallest share of a picture in a crop.
-    results_dir : Path
-        The folder for log and checkpoints.
-    log_every, checkpoint_every : int
-        Steps between log lines, and between checkpoints.
-    warmup_steps : int
-        Initial steps that are not timed.
-    seed, deterministic
-        The seed of the images' order and crops, and whether runs are bit-identical.
+    Raises
+    ------
+    LabError
+        If `data_dir` isn't a folder, or the loss is scaled in 32 bits or without its flag.
     """
 
-    mode: Mode = "train_and_evaluate"
-    model: str = "resnet50_v1.5"
-    iter_unit: IterUnit = "epoch"
-    num_iter: int = 50
-    batch_size: int = 32
-    accumulate: int = 1
-    evaluate_every: int = 0
-    lr_init: float = 0.256
-    lr_warmup_epochs: float = 8
-    use_cosine_lr: bool = False
-    label_smoothing: float = 0.1
-    momentum: float = 0.875
-    weight_decay: float = 2**-15
-    optimizer: OptimizerName = "momentum"
-    precision: Precision = "fp32"
-    use_static_loss_scaling: bool = False
-    loss_scale: float = 1024
-    use_xla: bool = False
-    compression: Compression = "none"
-    data_dir: Path | None = None
-    least_area: float = 0.08
-    results_dir: Path = Path("results")
-    log_every: int = 10
-    warmup_steps: int = 2
-    checkpoint_every: int = 500
-    seed: int = 0
-    deterministic: bool = False
+    mode: Annotated[Literal["train", "evaluate", "train_and_evaluate"], Flag("the task")] = "train_and_evaluate"
+    model: Annotated[
+        str,
+        Flag(
+            "the network; the small ones take 32×32 pixels",
+            choices=tuple(name for name, model in MODELS.items() if model.recipe),
+        ),
+    ] = "resnet50_v1.5"
+    iter_unit: Annotated[Literal["epoch", "batch"], Flag("unit of --num_iter")] = "epoch"
+    num_iter: Annotated[int, Flag("epochs or batches in total", min=1)] = 50
+    batch_size: Annotated[int, Flag("images per batch and rank", min=1)] = 32
+    accumulate: Annotated[int, Flag("batches per step and rank", min=1)] = 1
+    evaluate_every: Annotated[int, Flag("epochs between evaluations; 0: one at the end", min=0)] = 0
+
+    lr_init: Annotated[float, Flag("learning rate for a global batch of 256", min=0)] = 0.256
+    lr_warmup_epochs: Annotated[float, Flag("epochs of linear warm-up from 0", min=0)] = 8
+    use_cosine_lr: Annotated[bool, Flag("cosine decay; by default, divide by 10 three times")] = False
+    label_smoothing: Annotated[float, Flag("share of the target spread over all classes", min=0, max=1)] = 0.1
+    momentum: Annotated[float, Flag("momentum", min=0, max=1)] = 0.875
+    weight_decay: Annotated[float, Flag("weight decay", min=0)] = 2**-15
+    optimizer: Annotated[Literal["momentum", "lars"], Flag("see `labkit.models.optimizers`")] = "momentum"
+    precision: Annotated[Literal["fp32", "bf16", "fp16"], Flag("precision of activations")] = "fp32"
+    use_static_loss_scaling: Annotated[bool, Flag("scale the loss, so that small gradients survive 16 bits")] = False
+    loss_scale: Annotated[float, Flag("the loss scale", min=1)] = 1024
+    use_xla: Annotated[bool, Flag("compile both passes with XLA; slower on most CPUs")] = False
+    compression: Annotated[Literal["none", "fp16"], Flag("compression of gradients sent between ranks")] = "none"
+
+    data_dir: Annotated[Path | None, Flag("folder with TFRecords; by default, one synthetic batch")] = None
+    least_area: Annotated[float, Flag("smallest share of a picture in a crop", min=0.01, max=1)] = 0.08
+    results_dir: Annotated[Path, Flag("folder for log and checkpoints")] = Path("results")
+    log_every: Annotated[int, Flag("steps between log lines", min=1)] = 10
+    warmup_steps: Annotated[int, Flag("initial steps that are not timed", min=0)] = 2
+    checkpoint_every: Annotated[int, Flag("steps between checkpoints", min=1)] = 500
+    seed: Annotated[int, Flag("seed of the images' order and crops", min=0)] = 0
+    deterministic: Annotated[bool, Flag("bit-identical runs; slower")] = False
+
+    def __post_init__(self) -> None:
+        """Check flags that depend on others, and the folder."""
+        if self.data_dir and not self.data_dir.is_dir():
+            raise LabError(f"--data_dir={self.data_dir} is not a folder: name the folder with the TFRecords.")
+        if self.use_static_loss_scaling and self.precision == "fp32":
+            raise LabError("--use_static_loss_scaling needs 16 bits: add --precision fp16, or leave it out.")
+        if self.loss_scale != TrainConfig.loss_scale and not self.use_static_loss_scaling:
+            raise LabError("--loss_scale has no effect alone: add --use_static_loss_scaling, or leave it out.")
 
     @property
     def trains(self) -> bool:

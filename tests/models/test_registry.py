@@ -2,22 +2,22 @@ import sys
 
 import pytest
 
-from labkit.bench import flags as bench_flags
+from labkit.bench.config import BenchConfig
 from labkit.models.registry import MODELS
-from labkit.system import processes
-from labkit.train import flags as train_flags
+from labkit.system import flags, processes
+from labkit.train.config import TrainConfig
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_the_programs_know_every_network_of_the_registry(name):
-    assert bench_flags.parse([f"--model={name}"]).data_name == MODELS[name].dataset
+    assert flags.parse(BenchConfig, [f"--model={name}"], "bench").dataset == MODELS[name].dataset
     if MODELS[name].recipe:
-        assert train_flags.parse(["--model", name]).model == name
+        assert flags.parse(TrainConfig, ["--model", name], "train").model == name
 
 
 def test_the_recipe_is_for_residual_networks_and_resnet50_by_default():
     assert [name for name, model in MODELS.items() if model.recipe] == ["resnet50_v1.5", "resnet8", "resnet20"]
-    assert train_flags.parse([]).model == "resnet50_v1.5"
+    assert TrainConfig().model == "resnet50_v1.5"
 
 
 def test_images_and_classes_match_the_dataset():
@@ -29,7 +29,5 @@ def test_images_and_classes_match_the_dataset():
 
 
 def test_names_can_be_listed_without_tensorflow():
-    code = (
-        "import labkit.bench.flags, labkit.train.flags, sys; print(any('tensorflow' in name for name in sys.modules))"
-    )
+    code = "import labkit.bench.__main__, labkit.train.__main__, sys; print('tensorflow' in sys.modules)"
     assert processes.run([sys.executable, "-c", code]).lines[-1] == "False"

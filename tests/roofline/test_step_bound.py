@@ -174,4 +174,4 @@ def test_fused_shortcuts_count_as_additions_and_relus():
 def test_an_unknown_network_is_a_one_line_error():
     result = CliRunner().invoke(cli.application(), ["roofline", "--model", "resnet5"])
     assert isinstance(result.exception, LabError)
-    assert "invalid choice: 'resnet5'" in str(result.exception)
+    assert "'resnet5' is not one of 'resnet50'" in str(result.exception)

@@ -1,1 +1,1 @@
-"""What runs in students' processes: on each rank, next to their script."""
+"""Code that runs in students' processes: on each rank, next to their script."""

@@ -4,23 +4,22 @@ from pathlib import Path
 import pytest
 from guide_flags import GUIDE
 
+from labkit.system import flags
 from labkit.system.errors import LabError
-from labkit.train import flags
 from labkit.train.config import TrainConfig
 
 
-def test_each_flag_is_a_field_of_the_configuration():
-    names = {action.dest for action in flags.parser()._actions} - {"help"}
-    assert names == {field.name for field in dataclasses.fields(TrainConfig)}
+def parse(args: list[str]) -> TrainConfig:
+    return flags.parse(TrainConfig, args, "python -m labkit.train")
 
 
 def test_defaults_are_those_of_the_configuration():
-    assert flags.parse([]) == TrainConfig()
-    assert flags.parse(["--batch_size=64", "--use_cosine_lr"]) == TrainConfig(batch_size=64, use_cosine_lr=True)
+    assert parse([]) == TrainConfig()
+    assert parse(["--batch_size=64", "--use_cosine_lr"]) == TrainConfig(batch_size=64, use_cosine_lr=True)
 
 
 def test_the_guides_flags_are_accepted_unchanged(tmp_path):
-    config = flags.parse([*GUIDE, f"--data_dir={tmp_path}"])  # only the images are elsewhere
+    config = parse([*GUIDE, f"--data_dir={tmp_path}"])  # only the images are elsewhere
     assert config == TrainConfig(
         mode="train_and_evaluate",
         iter_unit="epoch",
@@ -44,36 +43,32 @@ def test_the_guides_flags_are_accepted_unchanged(tmp_path):
 
 
 def test_a_loss_scale_needs_both_its_flags():
-    assert flags.parse(["--precision=fp16"]).static_loss_scale == 1
-    assert flags.parse(["--precision=bf16", "--use_static_loss_scaling", "--loss_scale=8"]).static_loss_scale == 8
+    assert parse(["--precision=fp16"]).static_loss_scale == 1
+    assert parse(["--precision=bf16", "--use_static_loss_scaling", "--loss_scale=8"]).static_loss_scale == 8
 
 
 def test_a_configuration_cannot_be_changed():
     with pytest.raises(dataclasses.FrozenInstanceError):
-        flags.parse([]).batch_size = 64
+        parse([]).batch_size = 64
 
 
 @pytest.mark.parametrize(
     ("mode", "trains", "evaluates"), [("train", 1, 0), ("evaluate", 0, 1), ("train_and_evaluate", 1, 1)]
 )
 def test_the_mode_decides_training_and_evaluation(mode, trains, evaluates):
-    config = flags.parse(["--mode", mode])
+    config = parse(["--mode", mode])
     assert (config.trains, config.evaluates) == (trains, evaluates)
 
 
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        ("--num_iter=0", "--num_iter: 0 is less than 1"),
-        ("--label_smoothing=1.5", "--label_smoothing: 1.5 is more than 1"),
-        ("--least_area=nan", "--least_area: nan is more than 1"),
-        ("--model=vgg16", "invalid choice: 'vgg16'"),
         ("--use_static_loss_scaling", "--use_static_loss_scaling needs 16 bits"),
         ("--loss_scale=128", "--loss_scale has no effect alone: add --use_static_loss_scaling"),
     ],
 )
 def test_invalid_flags_are_one_line_errors(args, message):
     with pytest.raises(LabError) as error:
-        flags.parse([args])
+        parse([args])
     assert message in str(error.value)
     assert "\n" not in str(error.value)

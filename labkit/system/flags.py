@@ -1,0 +1,111 @@
+"""Programs whose flags are the fields of a configuration, with Typer."""
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+import typer
+import typer.core
+
+from labkit.system.errors import LabError
+
+T = TypeVar("T")
+METAVARS = {bool: "", int: "N", float: "X", str: "TEXT", Path: "PATH"}
+_TRUTH = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+
+
+class Command(typer.core.TyperCommand):
+    """A command whose boolean flags are `--name`, `--noname`, `--name=true` or `--name=false`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments, with booleans in Typer's form: of a flag without a negation, none at all is false."""
+        negations = {option.opts[0]: option.secondary_opts for option in self.params if getattr(option, "is_flag", 0)}
+        plain: list[str] = []
+        for arg in args:
+            name, _, value = arg.partition("=")
+            if (positive := f"--{name.removeprefix('--no')}") in negations and name not in negations and not value:
+                name, value = positive, "false"
+            if name not in negations or value.lower() not in _TRUTH:
+                plain.append(arg)
+            elif _TRUTH[value.lower()]:
+                plain.append(name)
+            else:
+                plain = [*(other for other in plain if other != name), *negations[name]]
+        return super().parse_args(ctx, plain)
+
+
+def takes(config: type[T]) -> Callable[[Callable[[T], Any]], Callable[..., Any]]:
+    """Return a decorator that turns a function of a configuration into a function for Typer, of the fields' flags.
+
+    Parameters
+    ----------
+    config : type
+        A dataclass whose fields are annotated with a `labkit.system.arguments.Flag`.
+    """
+    hints = get_type_hints(config, include_extras=True)
+    options = {name: _option(name, hint, getattr(config, name)) for name, hint in hints.items()}
+    parameters = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=getattr(config, name), annotation=option)
+        for name, option in options.items()
+    ]
+
+    def decorate(function: Callable[[T], Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def command(**values: Any) -> Any:
+            return function(config(**values))
+
+        command.__annotations__ = options
+        command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        return command
+
+    return decorate
+
+
+def _option(name: str, annotation: Any, default: Any) -> Any:
+    kind, flag = get_args(annotation)
+    if flag.choices:
+        kind = Literal[flag.choices]
+    kinds = [kind, *get_args(kind)]
+    switch = bool in kinds
+    choices = [choice for literal in kinds if get_origin(literal) is Literal for choice in get_args(literal)]
+    option = typer.Option(
+        f"--{name}/--no{name}" if switch and default is not False else f"--{name}",
+        help=f"{flag.help} ({', '.join(choices)})" if choices else flag.help,
+        min=flag.min,
+        max=flag.max,
+        metavar=next((METAVARS[known] for known in kinds if known in METAVARS), "NAME"),
+        show_default=not switch,
+    )
+    return Annotated[kind, option]
+
+
+def parse(config: type[T], args: Sequence[str], program: str, description: str = "", example: str = "") -> T:
+    """Return the configuration that a program's arguments describe; `--help` exits.
+
+    Raises
+    ------
+    LabError
+        When a flag is unknown, or has an impossible value.
+    """
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown")
+    app.command(cls=Command, help=description, epilog=example)(takes(config)(lambda parsed: parsed))
+    try:
+        parsed = app(list(args), prog_name=program, standalone_mode=False)
+    except typer.TyperException as error:
+        raise LabError(usage(error)) from error
+    if not isinstance(parsed, config):
+        raise SystemExit(parsed)
+    return parsed
+
+
+def usage(error: typer.TyperException) -> str:
+    """Return the problem with a command line, in one line."""
+    context = getattr(error, "ctx", None)
+    message = " ".join((error.format_message() or "Missing command").split())
+    message += "" if message.endswith(("?", ".")) else "."
+    if context is None:
+        return message
+    path = context.command_path
+    return f"{message} See {'./' if path.startswith('lab ') or path == 'lab' else ''}{path} --help."

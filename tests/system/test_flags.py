@@ -1,0 +1,68 @@
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import pytest
+
+from labkit.system import flags
+from labkit.system.arguments import Flag
+from labkit.system.errors import LabError
+
+
+@dataclass(frozen=True)
+class Config:
+    count: Annotated[int, Flag("how many", min=1)] = 2
+    share: Annotated[float, Flag("of all", min=0, max=1)] = 0.5
+    kind: Annotated[Literal["a", "b"], Flag("the kind")] = "a"
+    colour: Annotated[str, Flag("the colour", choices=("red", "blue"))] = "red"
+    fast: Annotated[bool, Flag("as fast as can be")] = False
+    safe: Annotated[bool, Flag("check everything")] = True
+    cached: Annotated[bool | None, Flag("keep results")] = None
+
+
+def parse(*args):
+    return flags.parse(Config, args, "./lab try", "Try it.", "Example: `./lab try`")
+
+
+def test_flags_that_are_not_set_have_their_defaults():
+    assert parse() == Config()
+    assert parse("--count=3", "--share", "0.25", "--kind=b") == Config(count=3, share=0.25, kind="b")
+
+
+@pytest.mark.parametrize("name", ["fast", "safe", "cached"])
+def test_a_switch_can_be_turned_on_and_off_in_every_notation(name):
+    for on in ([f"--{name}"], [f"--{name}=True"], [f"--{name}=yes"], [f"--no{name}", f"--{name}=1"]):
+        assert getattr(parse(*on), name) is True
+    for off in ([f"--no{name}"], [f"--{name}=FALSE"], [f"--{name}", f"--{name}=0"], [f"--{name}", f"--no{name}"]):
+        assert getattr(parse(*off), name) is False
+
+
+@pytest.mark.parametrize(
+    ("arg", "message"),
+    [
+        ("--count=0", "Invalid value for '--count': Input should be greater than or equal to 1."),
+        ("--count=1.5", "Invalid value for '--count': Input should be a valid integer"),
+        ("--share=2", "Invalid value for '--share': Input should be less than or equal to 1."),
+        ("--share=nan", "Invalid value for '--share': Input should be"),
+        ("--kind=c", "'c' is not one of 'a', 'b'."),
+        ("--colour=green", "'green' is not one of 'red', 'blue'."),
+        ("--fast=maybe", "Option '--fast' does not take a value."),
+        ("--cou=3", "No such option: --cou"),  # no abbreviations
+        ("more", "unexpected extra argument"),
+    ],
+)
+def test_invalid_values_are_one_line_errors_that_point_to_help(arg, message):
+    with pytest.raises(LabError) as error:
+        parse(arg)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+    assert arg == "--fast=maybe" or str(error.value).endswith(" See ./lab try --help.")
+
+
+def test_help_lists_flags_and_choices_with_an_example(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    with pytest.raises(SystemExit) as ended:
+        parse("--help")
+    text = " ".join(capsys.readouterr().out.split())
+    assert not ended.value.code
+    assert "--colour NAME the colour (red, blue)" in text
+    assert "Example: ./lab try" in text
