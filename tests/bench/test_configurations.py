@@ -213,7 +213,5 @@ def test_a_run_has_the_variables_of_its_configuration_and_returns_its_lines(monk
 
 
 def test_a_failed_run_is_reported_with_its_last_lines():
-    with pytest.raises(
-        LabError, match=r"exit status 2\. Its last lines:\n(.*\n)*.*No such option: --no-such-flag"
-    ):
+    with pytest.raises(LabError, match=r"exit status 2\. Its last lines:\n(.*\n)*.*No such option: --no-such-flag"):
         configurations.run_once(Configuration("bad", python=Path(sys.executable)), "--no-such-flag")
