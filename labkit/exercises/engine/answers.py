@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.exercises.engine.outcomes import FAILED, REPORT, NotYet, expect
+from labkit.exercises.engine.outcomes import FAILED, REPORT, NotYet, expect, refuse
 from labkit.exercises.engine.values import is_table, short
 from labkit.mpi.failure import RankError
 from labkit.mpi.launch import Run, run_ranks
@@ -64,6 +64,9 @@ class Calls:
         return format_call(self.running[0], *self.running[1], **self.running[2]) if self.running else ""
 
 
+# The library functions that the notebook had replaced before a check.
+changed_before: ContextVar[set[str]] = ContextVar("changed_before")
+
 # Set for each check of a function, and reported when its time is up.
 calls: ContextVar[Calls] = ContextVar("calls")
 
@@ -91,9 +94,8 @@ def call(answer: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         raise
     except BaseException as error:  # the student's own interrupt reaches the main thread, not this one
         raise NotYet(f"{failure(error, answer)}. The check called {format_call(answer, *args, **kwargs)}.") from error
-    finally:
-        replaced = restore_libraries()
-    expect(not replaced, f"{', '.join(replaced)} to stay; {_name(answer)} replaced it, and the check undid that")
+    if changed := ", ".join(sorted(changed_libraries() - changed_before.get(set()))):
+        refuse(f"{changed} to stay; {_name(answer)} replaced it. Restart the kernel, as later cells use it too")
     progress.returned, progress.running = progress.returned + 1, None
     for name, before, after in [
         *((_parameter_name(answer, index), *pair) for index, pair in enumerate(zip(args, args_copy, strict=True))),
@@ -107,12 +109,12 @@ def call(answer: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return result
 
 
-def restore_libraries() -> list[str]:
-    """Undo assignments such as `np.isclose = …` to the libraries that checks call, and return their names.
+def changed_libraries() -> set[str]:
+    """Return the functions and classes that were replaced in the libraries that checks call, by name.
 
     The reference is each library's state at the first call after it was loaded.
     """
-    replaced = []
+    changed = set()
     for name in filter(sys.modules.get, LIBRARIES):
         current = vars(sys.modules[name])
         if name not in _originals:
@@ -122,10 +124,8 @@ def restore_libraries() -> list[str]:
                 if callable(value) and (name != "builtins" or inspect.isbuiltin(value) or inspect.isclass(value))
             }
         if not _originals[name].items() <= current.items():
-            changed = {key: value for key, value in _originals[name].items() if current.get(key) is not value}
-            current.update(changed)
-            replaced += [f"{name}.{key}" for key in changed]
-    return replaced
+            changed |= {f"{name}.{key}" for key, value in _originals[name].items() if current.get(key) is not value}
+    return changed
 
 
 _originals: dict[str, dict[str, Any]] = {}  # the functions and classes of each library, by name

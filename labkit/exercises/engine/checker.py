@@ -44,9 +44,10 @@ from labkit.exercises.engine.answers import (
     answer_output,
     blame,
     calls,
+    changed_before,
+    changed_libraries,
     is_student_code,
     remember_lines,
-    restore_libraries,
 )
 from labkit.exercises.engine.outcomes import NotAttempted, NotYet, expect
 from labkit.exercises.engine.reference import Reference, solution_of
@@ -60,6 +61,7 @@ from labkit.system.words import plural
 ANSWER_LIMIT_S = 20.0  # inside the student's function; script runs have their own limits
 CHECK_LIMIT_S = 60.0  # for a function's whole check, including the check's own time on a slow machine
 POLL_S = 0.25  # between samples of the student's line
+STILL_RUNS = "Python can't end it, so it still runs: restart the kernel before you measure."
 
 
 @dataclass(frozen=True)
@@ -146,7 +148,7 @@ class Checker:
         self._last_wrong: dict[int, tuple[Any, str]] = {}  # the last wrong answer's code and its hint
         self._fallbacks: dict[int, Any] = {}
         self._working: dict[int, Any] = {}
-        restore_libraries()  # records the libraries before any cell can change them
+        changed_libraries()  # records the libraries before any cell can change them
 
     def __call__(self, number: int, answer: Any, given: bool = False) -> Any:
         """Check `answer` to exercise `number`, show the verdict, and return a working answer.
@@ -190,10 +192,14 @@ class Checker:
 
     def judge(self, number: int, answer: Any, given: bool = False) -> tuple[str, str]:
         """Return the verdict on an answer and the message for the student, without showing or storing either."""
-        replaced = ", ".join(restore_libraries())
-        outcome, message = self._judge(number, answer, given)
-        note = f"Your notebook had replaced {replaced}; the check undid that." if replaced else ""
-        return outcome, "\n".join(filter(None, [message, note]))
+        changed = changed_libraries()
+        before = changed_before.set(changed)
+        try:
+            outcome, message = self._judge(number, answer, given)
+        finally:
+            changed_before.reset(before)
+        note = f"Your notebook replaced {', '.join(sorted(changed))}, which checks use: restart the kernel."
+        return outcome, "\n".join(filter(None, [message, note if changed else ""]))
 
     def _judge(self, number: int, answer: Any, given: bool) -> tuple[str, str]:
         output = _Output()
@@ -371,28 +377,32 @@ def _run_with_limit(decide: Callable[[], None], name: str) -> None:
     The check runs in its own thread, which can be abandoned if it blocks forever in compiled code.
     """
     failed: list[BaseException] = []
+    done = threading.Event()  # an interrupt during Thread.join makes Python 3.11 take the thread for an ended one
 
     def run() -> None:
         try:
             decide()
         except BaseException as error:
             failed.append(blame(error))
+        finally:
+            done.set()
 
     progress = Calls()
     context = copy_context()
     context.run(calls.set, progress)
     thread = threading.Thread(target=context.run, args=(run,), daemon=True)
     thread.start()
-    started, inside_s, where = time.monotonic(), 0.0, ""
+    started, inside_s, where, in_time = time.monotonic(), 0.0, "", True
     try:
-        while thread.is_alive() and inside_s < ANSWER_LIMIT_S and time.monotonic() < started + CHECK_LIMIT_S:
-            thread.join(POLL_S)
+        while in_time and not done.wait(POLL_S):
             if line := _student_line(thread):
                 inside_s, where = inside_s + POLL_S, f" It was in {line}."
-        if thread.is_alive():
-            raise NotYet(_timeout_message(name, progress, time.monotonic() - started, where))
+            in_time = inside_s < ANSWER_LIMIT_S and time.monotonic() < started + CHECK_LIMIT_S
     finally:  # also after an interrupt
-        _stop(thread)
+        stopped = _stop(thread, done)
+    if not in_time:
+        message = _timeout_message(name, progress, time.monotonic() - started, where)
+        raise NotYet(message if stopped else f"{message} {STILL_RUNS}")
     if failed:
         raise failed[0]
 
@@ -412,10 +422,11 @@ def _student_line(thread: threading.Thread) -> str:
     return f'line {lines[-1][1]}: "{linecache.getline(*lines[-1]).strip()}"' if lines else ""
 
 
-def _stop(thread: threading.Thread) -> None:
-    """Raise SystemExit in a running thread, again for up to a second if it is caught, then give up on it."""
+def _stop(thread: threading.Thread, done: threading.Event) -> bool:
+    """Raise SystemExit in a running thread, again for up to a second if it is caught; return whether it ended."""
+    ident, error = ctypes.c_ulong(thread.ident or 0), ctypes.py_object(SystemExit)
     for _ in range(10):
-        if thread.ident is None or not thread.is_alive():
-            return
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(SystemExit))
-        thread.join(0.1)
+        if done.is_set() or not ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, error):
+            return True
+        done.wait(0.1)
+    return done.is_set()

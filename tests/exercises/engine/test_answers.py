@@ -121,13 +121,15 @@ def test_base_exceptions_are_reported(error):
         ("tf.reduce_mean = tf.reduce_sum", "tensorflow.reduce_mean"),
     ],
 )
-def test_library_changed_by_an_answer_is_restored(change, name):
-    answers.restore_libraries()  # records the libraries
+def test_library_changed_by_an_answer_is_reported(change, name):
+    answers.changed_libraries()  # records the libraries
     before = {module: vars(module).copy() for module in (np, np.linalg, math, builtins, tf)}
-    message = message_of(define(f"def half(x):\n    {change}\n    return x / 2\n", np=np, math=math, tf=tf), 4)
-    assert message.startswith(f"Expected {name} to stay; half replaced it")
-    assert all(vars(module)[key] is value for module, values in before.items() for key, value in values.items())
-    assert call(lambda x: x / 2, 4) == 2
+    try:
+        message = message_of(define(f"def half(x):\n    {change}\n    return x / 2\n", np=np, math=math, tf=tf), 4)
+    finally:
+        for module, values in before.items():
+            vars(module).update(values)
+    assert message.startswith(f"Expected {name} to stay; half replaced it. Restart the kernel")
 
 
 # Generated inputs
