@@ -12,6 +12,7 @@ import contextlib
 import math
 import os
 import time
+from collections import defaultdict
 from collections.abc import Collection, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -191,7 +192,7 @@ def observe(
         _sum_up(others)
     elif unknown or first is None or last is None:
         others.why = unknown or "/proc/stat does not show these CPUs"
-    elif os.getpid() not in before.ours & after.ours:
+    elif all(pid != os.getpid() for pid, _ in before.ours & after.ours):
         others.why = "/proc does not show this process"
     else:
         _compare(others, machine, used, last.since(first), before, after)
@@ -323,40 +324,33 @@ def _throttled(root: Path) -> float:
     return longest
 
 
+_Key = tuple[int, str]  # a process: its id, and when it started, as ids are used again
+
+
 class _Process(NamedTuple):
     parent: int
-    name: str
-    started: int
+    name: str  # "other users" for their processes
     seconds: float  # of CPU time
     of_ended: float  # CPU time of children that it has waited for
-    mine: bool  # this user's
 
 
 class _Processes(NamedTuple):
     """All visible processes, and which of them belong to the measurement."""
 
-    visible: dict[int, _Process]
-    ours: set[int]
+    visible: dict[_Key, _Process]
+    ours: set[_Key]
 
     @property
     def seconds(self) -> float:
         """Our CPU time; an ended child's time passes to the parent that has waited for it, so none is lost."""
-        return sum(self.visible[pid].seconds + self.visible[pid].of_ended for pid in self.ours)
-
-    def is_still(self, pid: int, before: _Process) -> bool:
-        """Return whether a process id still belongs to the same process."""
-        return pid in self.visible and self.visible[pid].started == before.started
+        return sum(self.visible[key].seconds + self.visible[key].of_ended for key in self.ours)
 
     def others_since(self, before: "_Processes") -> dict[str, float]:
-        """Return the CPU time of other processes by name; other users' are "other users"."""
-        total: dict[str, float] = {}
-        for pid, process in self.visible.items():
-            # Interrupts cannot be attributed: some are for packets that the ranks send.
-            if pid not in self.ours and not process.name.startswith("ksoftirqd/"):
-                name = process.name if process.mine else "other users"
-                earlier = before.visible.get(pid)
-                seconds = earlier.seconds if earlier and self.is_still(pid, earlier) else 0.0
-                total[name] = total.get(name, 0.0) + process.seconds - seconds
+        """Return the CPU time of other processes by name."""
+        total: dict[str, float] = defaultdict(float)
+        for key in self.visible.keys() - self.ours:
+            earlier = before.visible.get(key)
+            total[self.visible[key].name] += self.visible[key].seconds - (earlier.seconds if earlier else 0.0)
         return total
 
 
@@ -367,20 +361,18 @@ def _processes(root: Path, roots: set[int], before: _Processes | None = None) ->
         with contextlib.suppress(OSError):  # it has just ended
             # A name may have spaces, brackets and any bytes.
             head, _, rest = (folder / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")
-            fields = rest.split()  # from the third on, in proc(5)
-            user, system, user_of_ended, system_of_ended = (TICK_S * int(ticks) for ticks in fields[11:15])
-            name, mine = head.partition("(")[2], folder.stat().st_uid == os.geteuid()
-            visible[int(folder.name)] = _Process(
-                int(fields[1]), name, int(fields[19]), user + system, user_of_ended + system_of_ended, mine
-            )
-    result = _Processes(visible, {pid for pid in roots if pid in visible})
-    if before:
-        result.ours.update(pid for pid in before.ours if result.is_still(pid, before.visible[pid]))
-    children: dict[int, list[int]] = {}
-    for pid, process in visible.items():
-        children.setdefault(process.parent, []).append(pid)
-    new = list(result.ours)
+            fields, name = rest.split(), head.partition("(")[2]  # the fields from the third on, in proc(5)
+            if name.startswith("ksoftirqd/"):  # interrupts cannot be attributed: some are for packets of the ranks
+                continue
+            name = name if folder.stat().st_uid == os.geteuid() else "other users"
+            user, system, *of_ended = (TICK_S * int(ticks) for ticks in fields[11:15])
+            visible[int(folder.name), fields[19]] = _Process(int(fields[1]), name, user + system, sum(of_ended))
+    ours = {key for key in visible if key[0] in roots or (before and key in before.ours)}
+    children: dict[int, list[_Key]] = {}
+    for key, process in visible.items():
+        children.setdefault(process.parent, []).append(key)
+    new = list(ours)
     while new:
-        new = [child for pid in new for child in children.get(pid, []) if child not in result.ours]
-        result.ours.update(new)
-    return result
+        new = [child for pid, _ in new for child in children.get(pid, []) if child not in ours]
+        ours.update(new)
+    return _Processes(visible, ours)
