@@ -48,43 +48,19 @@ _ROUTINE = re.compile(
 
 @dataclass
 class Rank:
-    """The state of one rank, as far as known; times are in seconds since the start.
-
-    Attributes
-    ----------
-    number : int
-        Its rank number.
-    lines : list of str
-        The lines on its stdout and stderr.
-    mpi_lines : list of str
-        The lines of MPI libraries, for administrators.
-    last_output_at : float
-        The time when it last printed.
-    started, local : bool
-        Whether its Python has started, and whether on this node.
-    finished_at : float or None
-        The time when its script finished.
-    exit_code : int or None
-        Its exit status as reported by itself, or minus the number of the signal that killed it.
-    ended_at : float or None
-        The time when it ended, if known.
-    aborted : bool
-        Whether it called MPI_Abort.
-    gone_at : float or None
-        The time when its process was observed to end.
-    """
+    """The state of one rank, as far as known; times are in seconds since the start."""
 
     number: int
-    lines: list[str] = field(default_factory=list)
-    mpi_lines: list[str] = field(default_factory=list)
-    last_output_at: float = 0.0
-    started: bool = False
-    local: bool = False
-    finished_at: float | None = None
-    exit_code: int | None = None
-    ended_at: float | None = None
-    aborted: bool = False
-    gone_at: float | None = None
+    lines: list[str] = field(default_factory=list)  # the lines on its stdout and stderr
+    mpi_lines: list[str] = field(default_factory=list)  # the lines of MPI libraries, for administrators
+    last_output_at: float = 0.0  # when it last printed
+    started: bool = False  # whether its Python has started
+    local: bool = False  # whether it is on this node
+    finished_at: float | None = None  # when its script finished
+    exit_code: int | None = None  # its exit status as reported by itself, or minus the number of the signal
+    ended_at: float | None = None  # when it ended, if known
+    aborted: bool = False  # whether it called MPI_Abort
+    gone_at: float | None = None  # when its process was observed to end
 
 
 @dataclass

@@ -32,67 +32,29 @@ SHM_BYTES_PER_RANK = 16 << 20  # shared memory that a rank may need: UCX 1.20 an
 
 
 class Reach(NamedTuple):
-    """The reach of an mpirun: the machines that its ranks are on.
+    """The reach of an mpirun: the machines that its ranks are on."""
 
-    Attributes
-    ----------
-    slurm : bool
-        Whether the ranks run in a Slurm job.
-    nodes : int
-        The number of machines, or of nodes that MPICH treats as machines.
-    local : bool
-        Whether mpirun and all ranks are on this machine, so that no connections from outside are needed.
-    device : str
-        The network interface between the nodes of a small Slurm, or empty.
-    """
-
-    slurm: bool
-    nodes: int
-    local: bool
-    device: str = ""
+    slurm: bool  # whether the ranks run in a Slurm job
+    nodes: int  # machines, or nodes that MPICH treats as machines
+    local: bool  # whether mpirun and all ranks are on this machine: no connections from outside
+    device: str = ""  # the network interface between the nodes of a small Slurm
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The command that starts the ranks, and the resources that they get.
+    """The command that starts the ranks, and the resources that they get."""
 
-    Attributes
-    ----------
-    n : int
-        Number of ranks.
-    wrapper : tuple of str
-        The command to type before mpirun to run it on a testbed; the kit itself starts mpirun differently.
-    options : tuple of str
-        mpirun's options after `-n`.
-    script : tuple of str
-        The script and its arguments.
-    variables : mapping of str to str
-        Variables for mpirun itself.
-    env : mapping of str to str
-        Further variables, not needed when typing the command.
-    cpus : tuple of int
-        The CPUs that ranks are bound to, per rank or per node.
-    local : bool
-        Whether mpirun and all ranks are on this machine, or on one node of a testbed.
-    threads : int
-        Threads per rank.
-    bound : bool
-        Whether each rank gets its own cores.
-    warning : str
-        The line to print if there are too few cores, or empty.
-    """
-
-    n: int
-    wrapper: tuple[str, ...]
-    options: tuple[str, ...]
-    script: tuple[str, ...]
-    variables: Mapping[str, str]
-    env: Mapping[str, str]
-    cpus: tuple[int, ...]
-    local: bool
-    threads: int
-    bound: bool
-    warning: str
+    n: int  # number of ranks
+    wrapper: tuple[str, ...]  # the command to type before mpirun on a testbed; the kit itself starts mpirun differently
+    options: tuple[str, ...]  # mpirun's options after `-n`
+    script: tuple[str, ...]  # the script and its arguments
+    variables: Mapping[str, str]  # variables for mpirun itself
+    env: Mapping[str, str]  # further variables, not needed when typing the command
+    cpus: tuple[int, ...]  # the CPUs that ranks are bound to
+    local: bool  # whether mpirun and all ranks are on this machine, or on one node of a testbed
+    threads: int  # threads per rank
+    bound: bool  # whether each rank gets its own cores
+    warning: str  # the line to print if there are too few cores, or empty
 
     @property
     def argv(self) -> tuple[str, ...]:

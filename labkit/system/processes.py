@@ -57,24 +57,12 @@ def uv() -> str:
 
 
 class Completed(NamedTuple):
-    """The result of a command: its output, status and time.
+    """The result of a command: its output, status and time."""
 
-    Attributes
-    ----------
-    lines : tuple of str
-        The lines on stdout, and on stderr unless that is separate.
-    status : int or None
-        Its exit status, or minus the number of the signal that ended it; None after a timeout.
-    seconds : float
-        The time from its start to its end.
-    errors : tuple of str
-        The lines on stderr, if that is separate.
-    """
-
-    lines: tuple[str, ...]
-    status: int | None
-    seconds: float
-    errors: tuple[str, ...] = ()
+    lines: tuple[str, ...]  # the lines on stdout, and on stderr unless that is separate
+    status: int | None  # its exit status, or minus the number of the signal that ended it; None after a timeout
+    seconds: float  # the time from its start to its end
+    errors: tuple[str, ...] = ()  # the lines on stderr, if that is separate
 
     @property
     def failure(self) -> str:

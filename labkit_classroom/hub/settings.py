@@ -18,49 +18,22 @@ SYSTEMD, ACCOUNTS, TRIAL = "systemd", "accounts", "trial"  # modes
 
 @dataclass(frozen=True)
 class Settings:
-    """The instructor's request, by which settings are compared, and the values chosen for it.
+    """The instructor's request, by which settings are compared, and the values chosen for it."""
 
-    Attributes
-    ----------
-    files : Path
-        Parent of the students' folders.
-    students : int
-        Number of seats.
-    labs : tuple of str
-        Numbers of the labs that are taught; the first one opens after login.
-    mode : str
-        "systemd" (an account and a systemd unit with limits per seat), "accounts" (an account per seat), or "trial"
-        (all servers run under the account that started the hub).
-    memory : int
-        Memory limit per student in bytes; 0 for none.
-    address, port : str, int
-        Where students connect to the hub.
-    cert, key : str
-        Files for https; empty for http.
-    runtime : Path
-        Parent of the folders for kernels' sockets, whose paths must be short.
-    hub_port, api_port : int
-        Loopback ports of JupyterHub and of its proxy's API.
-    cpus : tuple of int
-        CPUs that students' servers start on; empty for all.
-    variables : dict of str to str
-        Environment variables of every student's server.
-    """
-
-    files: Path
-    students: int
-    labs: tuple[str, ...]
-    mode: str
-    memory: int
-    address: str
+    files: Path  # parent of the students' folders
+    students: int  # the number of seats
+    labs: tuple[str, ...]  # numbers of the labs that are taught; the first one opens after login
+    mode: str  # SYSTEMD: an account and a unit with limits per seat; ACCOUNTS: an account; TRIAL: neither
+    memory: int  # limit per student in bytes; 0 for none
+    address: str  # where students connect to the hub
     port: int
-    cert: str = ""
+    cert: str = ""  # files for https; empty for http
     key: str = ""
-    runtime: Path = field(default=Path(), compare=False)
-    hub_port: int = field(default=0, compare=False)
+    runtime: Path = field(default=Path(), compare=False)  # parent of kernels' sockets, whose paths must be short
+    hub_port: int = field(default=0, compare=False)  # loopback ports of JupyterHub, and of its proxy's API
     api_port: int = field(default=0, compare=False)
-    cpus: tuple[int, ...] = field(default=(), compare=False)
-    variables: dict[str, str] = field(default_factory=dict, compare=False)
+    cpus: tuple[int, ...] = field(default=(), compare=False)  # that students' servers start on; empty for all
+    variables: dict[str, str] = field(default_factory=dict, compare=False)  # in the environment of students' servers
 
     @property
     def has_accounts(self) -> bool:

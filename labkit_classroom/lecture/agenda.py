@@ -26,22 +26,12 @@ Waits = Mapping[str, Mapping[str, float]]  # minutes of waiting by lab and secti
 
 @dataclass(frozen=True)
 class Entry:
-    """A part of a day with its clock times. A lab interrupted by breaks has several entries.
-
-    Attributes
-    ----------
-    begin, end : datetime
-        Its clock times.
-    part : Part
-        The lab, talk or break.
-    sections : tuple of (datetime, Section)
-        When each section of a lab begins.
-    """
+    """A part of a day with its clock times. A lab interrupted by breaks has several entries."""
 
     begin: datetime
     end: datetime
-    part: Part
-    sections: tuple[tuple[datetime, Section], ...] = ()
+    part: Part  # the lab, talk or break
+    sections: tuple[tuple[datetime, Section], ...] = ()  # of a lab, and when each begins
 
     @property
     def minutes(self) -> int:
@@ -51,18 +41,10 @@ class Entry:
 
 @dataclass(frozen=True)
 class Day:
-    """One day of a route.
+    """One day of a route."""
 
-    Attributes
-    ----------
-    entries : tuple of Entry
-        Its parts and breaks, in order.
-    end : datetime
-        When it should be over.
-    """
-
-    entries: tuple[Entry, ...]
-    end: datetime
+    entries: tuple[Entry, ...]  # its parts and breaks, in order
+    end: datetime  # when it should be over
 
     @property
     def timetable(self) -> tuple[Entry, ...]:

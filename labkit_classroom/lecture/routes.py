@@ -15,26 +15,12 @@ FILE = "routes.toml"  # the file in solutions/
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a day.
-
-    Attributes
-    ----------
-    title : str
-        The part's title.
-    lab : str
-        The lab's number; empty for a break or a talk.
-    sections : tuple of Section
-        The lab's sections that are taught.
-    minutes : float
-        The length of a break or a talk.
-    is_break : bool
-        Whether it is a break.
-    """
+    """A part of a day."""
 
     title: str
-    lab: str = ""
-    sections: tuple[Section, ...] = ()
-    minutes: float = 0
+    lab: str = ""  # the lab's number; empty for a break or a talk
+    sections: tuple[Section, ...] = ()  # of the lab, that are taught
+    minutes: float = 0  # the length of a break or a talk
     is_break: bool = False
 
 
@@ -43,26 +29,14 @@ WELCOME = Part("Welcome: who is here, joining the room, set-up", minutes=10)
 
 @dataclass(frozen=True)
 class Route:
-    """A route through the labs.
-
-    Attributes
-    ----------
-    title, audience, left_out : str
-        Its title, audience, and omissions.
-    hours : float
-        The length of a day, including breaks.
-    days : tuple of tuple of Part
-        The parts of each day.
-    lists_breaks : bool
-        Whether the parts include breaks; otherwise, the timetable inserts them.
-    """
+    """A route through the labs."""
 
     title: str
     audience: str
     left_out: str
-    hours: float
-    days: tuple[tuple[Part, ...], ...]
-    lists_breaks: bool = True
+    hours: float  # the length of a day, including breaks
+    days: tuple[tuple[Part, ...], ...]  # the parts of each day
+    lists_breaks: bool = True  # whether the parts include breaks; otherwise, the timetable inserts them
 
     @property
     def labs(self) -> list[str]:
