@@ -1,9 +1,13 @@
-"""Load the planted mistakes and alternative right answers of a lab's exercises: `solutions/mistakes/NN.toml`."""
+"""Load the planted mistakes and alternative right answers of a lab's exercises.
+
+They are in `solutions/mistakes/NN.toml` and, for exercises on ranks that are data, in `labkit/exercises/labs/labNN.py`.
+"""
 
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
+from labkit.exercises.labs import on_ranks
 from labkit.system import paths
 from labkit.system.errors import LabError
 from labkit_author.notebooks import BEGIN
@@ -22,7 +26,7 @@ class Change:
     below : str
         If `before` is empty, `after` replaces everything below this line.
     message : str
-        Text that the check prints about this mistake; empty for a right answer.
+        Text that the check prints about this mistake, or what doesn't hold then; empty for a right answer.
     """
 
     after: str
@@ -42,12 +46,19 @@ class Change:
 
 def planted(number: str) -> dict[int, list[Change]]:
     """Return the planted mistakes of a lab's exercises, by exercise."""
-    return _load(number, "mistakes")
+    return _load(number, "mistakes") | {
+        exercise: [
+            Change(*script, message=(invariant.__doc__ or "").strip().rstrip(".")) for invariant, script in check.wrong
+        ]
+        for exercise, check in on_ranks(number).items()
+    }
 
 
 def right(number: str) -> dict[int, list[Change]]:
     """Return the alternative right answers of a lab's exercises, by exercise."""
-    return _load(number, "right")
+    return _load(number, "right") | {
+        exercise: [Change(*script) for script in check.right] for exercise, check in on_ranks(number).items()
+    }
 
 
 def path(number: str) -> Path:

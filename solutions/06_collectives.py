@@ -264,8 +264,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # ### Exercise 1 · k servers
 #
-# Write `parameter_server(ranks, gradient, total, servers)`. Ranks 0 to `servers - 1` are servers, and **workers too**:
-# like all ranks, they have a gradient.
+# Write `parameter_server(ranks, gradient, total, buffer, servers)`. Ranks 0 to `servers - 1` are servers, and **workers
+# too**: like all ranks, they have a gradient.
 #
 # - Push: each rank sends each server its chunk of the gradient, and nothing else. **This part is written.** (Why does
 #   it use `Isend`, and not `Send`?)
@@ -276,20 +276,26 @@ if __name__ == "__main__":
 # length must work, even if some chunks are empty. Use messages from rank to rank only, no `Allreduce` or `Bcast`, and
 # only the communicator `ranks`: it may have other ranks than `MPI.COMM_WORLD`, in another order. The arrays are
 # float32.
+#
+# `buffer` is there to receive into. It is as long as `gradient`, and what it contains doesn't matter. `buffer[:k]` is a
+# view of its first `k` numbers, not a copy. A program that sums gradients in every step allocates its arrays once, so
+# don't allocate new ones: receive into `buffer` or `total`, and add in place, with `+=`.
 
 # %%
 # %%writefile work/servers.py
 """Sum arrays over all ranks with k parameter servers."""
 
-import numpy as np
 from chunks import bounds
 from mpi4py import MPI
 
 PUSH, PULL = 1, 2  # tags
 
 
-def parameter_server(ranks, gradient, total, servers):
-    """Fill `total` with the sum of all ranks' `gradient`; each of the servers adds up a chunk."""
+def parameter_server(ranks, gradient, total, buffer, servers):
+    """Fill `total` with the sum of all ranks' `gradient`; each of the servers adds up a chunk.
+
+    `buffer` is as long, to receive into.
+    """
     n, me = ranks.size, ranks.rank
     parts = bounds(len(gradient), servers)  # (start, stop) of each server's chunk
     others = [rank for rank in range(n) if rank != me]
@@ -301,7 +307,7 @@ def parameter_server(ranks, gradient, total, servers):
     ### BEGIN SOLUTION
     if me < servers:
         start, stop = parts[me]
-        chunk, incoming = total[start:stop], np.empty(stop - start, gradient.dtype)
+        chunk, incoming = total[start:stop], buffer[: stop - start]
         chunk[:] = gradient[start:stop]
         for worker in others:  # in the same order, so that rounding is the same in each run
             ranks.Recv(incoming, source=worker, tag=PUSH)
@@ -386,8 +392,10 @@ plots.show(
 # %% [markdown]
 # ### Exercise 2 · The ring
 #
-# Write `ring_allreduce(ranks, gradient, total)`. The rules are those of exercise 1. `chunks` are views: what you write
-# into them is written into `total`. In each step, each rank sends **one** chunk to its right neighbour.
+# Write `ring_allreduce(ranks, gradient, total, buffer)`. The rules are those of exercise 1. `chunks` are views: what
+# you write into them is written into `total`. In each step, each rank sends **one** chunk to its right neighbour.
+# Where does the chunk go that arrives from the left, if its numbers are to be added? Into the first numbers of
+# `buffer`.
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
@@ -399,23 +407,21 @@ plots.show(
 # %%writefile work/ring.py
 """Sum arrays over all ranks in a ring."""
 
-import numpy as np
 from chunks import bounds
 
 
-def ring_allreduce(ranks, gradient, total):
-    """Fill `total` with the sum of all ranks' `gradient`."""
+def ring_allreduce(ranks, gradient, total, buffer):
+    """Fill `total` with the sum of all ranks' `gradient`; `buffer` is as long, to receive into."""
     n, me = ranks.size, ranks.rank
     left, right = (me - 1) % n, (me + 1) % n
     total[:] = gradient
     chunks = [total[start:stop] for start, stop in bounds(len(total), n)]
-    incoming = np.empty_like(chunks[0])  # the first chunk is the longest
     ### BEGIN SOLUTION
     for step in range(n - 1):  # reduce-scatter
         out, into = chunks[(me - step) % n], chunks[(me - step - 1) % n]
-        room = incoming[: len(into)]
-        ranks.Sendrecv(out, dest=right, recvbuf=room, source=left)
-        into += room
+        incoming = buffer[: len(into)]
+        ranks.Sendrecv(out, dest=right, recvbuf=incoming, source=left)
+        into += incoming
     for step in range(n - 1):  # all-gather
         out, into = chunks[(me + 1 - step) % n], chunks[(me - step) % n]
         ranks.Sendrecv(out, dest=right, recvbuf=into, source=left)
@@ -468,13 +474,13 @@ def in_theory(n, servers):
 def count(ranks, servers=0):
     """Run one all-reduce; on rank 0, print what each rank sends, counted and in theory."""
     gradient = np.random.default_rng(ranks.rank).normal(size=LENGTH).astype(np.float32)
-    total, mpi_total = np.empty_like(gradient), np.empty_like(gradient)
-    CountingComm.reset()
+    total, mpi_total, buffer = np.empty((3, LENGTH), np.float32)
+    counting = CountingComm(ranks)
     if servers:
-        parameter_server(ranks, gradient, total, servers)
+        parameter_server(counting, gradient, total, buffer, servers)
     else:
-        ring_allreduce(ranks, gradient, total)
-    sent = ranks.allgather((len(CountingComm.messages), CountingComm.bytes_sent()))
+        ring_allreduce(counting, gradient, total, buffer)
+    sent = ranks.allgather((len(counting.messages), counting.bytes_sent()))
     ranks.Allreduce(gradient, mpi_total)
     numpy_total = np.sum(ranks.allgather(gradient), axis=0)
     correct = (mpi_total, numpy_total)
@@ -496,8 +502,8 @@ for n in range(2, world.size + 1):
     part = world.Split(0 if world.rank < n else MPI.UNDEFINED)  # the first n ranks
     if part != MPI.COMM_NULL:
         for servers in sorted({1, n // 2, n}):
-            count(CountingComm(part), servers)
-        count(CountingComm(part))
+            count(part, servers)
+        count(part)
 
 # %%
 print("A gradient of 4 MB: what ranks 0, 1, … send")
@@ -594,7 +600,7 @@ def run(call, times):
 
 measured = {"seconds": {}, "faults": {}}  # by method, then by bytes: of each round
 for size in sizes:
-    gradient, total = np.full((2, size // 4), 0.0, np.float32)  # zeros can be added forever
+    gradient, total, buffer = np.full((3, size // 4), 0.0, np.float32)  # zeros can be added forever
     halves = gradient[: len(gradient) // 2], total[: len(total) // 2]
     methods = {
         "ping-pong": partial(ping_pong, gradient),
@@ -604,8 +610,8 @@ for size in sizes:
         "exchange half": partial(exchange, *halves),
         "exchange and add half": partial(exchange_and_add, *halves),
         "MPI_Allreduce": partial(ranks.Allreduce, gradient, total),
-        "ring": partial(ring_allreduce, ranks, gradient, total),
-        "1 server": partial(parameter_server, ranks, gradient, total, 1),
+        "ring": partial(ring_allreduce, ranks, gradient, total, buffer),
+        "1 server": partial(parameter_server, ranks, gradient, total, buffer, 1),
     }
     times = {}  # calls per round: they take about 5 ms
     for name, call in methods.items():
@@ -733,7 +739,7 @@ print("Your ring:", check_ring(measured))
 # Python's time. For large ones it grows with the bytes: this is [**bandwidth**](../docs/glossary.md#bandwidth).
 #
 # The last line is a check. On 2 ranks, your ring copies the gradient, exchanges half of it and adds, then exchanges
-# half again. The parts were timed in the same rounds, but without a new buffer. Your ring makes one, `incoming`.
+# half again. The parts were timed in the same rounds.
 #
 # Intervals here are 95% intervals over the rounds of *one* launch: another launch may place memory and ranks
 # differently.
@@ -743,9 +749,10 @@ print("Your ring:", check_ring(measured))
 # `MPI_Allreduce` is C, written by experts. If it isn't faster than your ring with large gradients, change **one** thing
 # and measure again.
 #
-# An all-reduce receives into a buffer. After the call it is freed, and the C library returns a large buffer (glibc: any
-# above 32 MiB) to the system. The next call gets *fresh* pages, each filled with zeros first, at a page fault. With two
-# variables, glibc keeps freed memory: measure the largest size again.
+# Your ring gets its buffer from the caller, who allocates it once. `MPI_Allreduce` allocates one in each call. After
+# the call it is freed, and the C library returns a large buffer (glibc: any above 32 MiB) to the system. The next call
+# gets *fresh* pages, each filled with zeros first, at a page fault. With two variables, glibc keeps freed memory:
+# measure the largest size again.
 
 # %%
 print("A few seconds.")
@@ -857,12 +864,10 @@ out, rounds, names = sys.argv[3], int(sys.argv[4]), sys.argv[5].split(",")
 sizes = [int(size) for size in sys.argv[6:]]
 ranks = MPI.COMM_WORLD
 METHODS = {
-    "1 server": lambda ranks, gradient, total: parameter_server(ranks, gradient, total, 1),
-    "n servers": lambda ranks, gradient, total: parameter_server(
-        ranks, gradient, total, ranks.size
-    ),
+    "1 server": lambda ranks, *arrays: parameter_server(ranks, *arrays, 1),
+    "n servers": lambda ranks, *arrays: parameter_server(ranks, *arrays, ranks.size),
     "ring": ring_allreduce,
-    "MPI_Allreduce": lambda ranks, gradient, total: ranks.Allreduce(gradient, total),
+    "MPI_Allreduce": lambda ranks, gradient, total, buffer: ranks.Allreduce(gradient, total),
 }
 
 
@@ -880,7 +885,7 @@ def run(method, times):
     for _ in range(times):
         ranks.Barrier()  # no rank begins the next call while others are in this one
         start = time.perf_counter()
-        METHODS[method](ranks, gradient, total)
+        METHODS[method](ranks, gradient, total, buffer)
         spent += time.perf_counter() - start
     ranks.Barrier()
     sent, again = traffic().sent - before, retransmitted() - again
@@ -893,12 +898,12 @@ def run(method, times):
 
 measured = {"seconds": {}, "sent": {}, "again": {}, "counted": {}}  # by method, then by bytes
 for size in sizes:
-    gradient, total = np.zeros((2, size // 4), np.float32)
+    gradient, total, buffer = np.zeros((3, size // 4), np.float32)
     times = {}  # calls per round: they take about 50 ms
     for method in names:
-        CountingComm.reset()
-        METHODS[method](CountingComm(ranks), gradient, total)  # opens connections too
-        counted = ranks.allgather(CountingComm.bytes_sent())
+        counting = CountingComm(ranks)
+        METHODS[method](counting, gradient, total, buffer)  # opens connections too
+        counted = ranks.allgather(counting.bytes_sent())
         measured["counted"].setdefault(method, {})[size] = counted
         times[method] = max(1, min(100, int(0.05 / run(method, 1)[0])))
     for _ in range(rounds):
@@ -2258,13 +2263,13 @@ within = ranks.Split(rack)  # the ranks of this rack
 partners = ranks.Split(place)  # those at this place in each rack
 across = ranks.Split(0, key=2 * place + rack)  # all ranks: neighbours are in different racks
 METHODS = {
-    "ring by rack": lambda gradient, total: ring_allreduce(ranks, gradient, total),
-    "ring across": lambda gradient, total: ring_allreduce(across, gradient, total),
+    "ring by rack": lambda gradient, total: ring_allreduce(ranks, gradient, total, buffer),
+    "ring across": lambda gradient, total: ring_allreduce(across, gradient, total, buffer),
     "two levels": lambda gradient, total: two_levels(within, partners, gradient, total),
     "MPI_Allreduce": ranks.Allreduce,
 }
 gradient = np.full(n_bytes // 4, ranks.rank + 1, np.float32)
-total = np.empty_like(gradient)
+total, buffer = np.empty((2, len(gradient)), np.float32)
 measured = {method: [] for method in METHODS}
 for repeat in range(1 + rounds):  # the first opens connections
     for method, run in METHODS.items():
@@ -2447,10 +2452,9 @@ else:
 # **For the instructor · What to look for in memory**
 #
 # **Section 6.** Most people expect their ring to be several times slower at 64 MiB. Compare the page faults: MPICH's
-# buffer of 32 MiB is 8,192 pages of 4 KiB. Your ring's `incoming` is as long, and fresh too, but numpy asks Linux for
-# pages of 2 MiB (`NUMPY_MADVISE_HUGEPAGE`), so there are few page faults, each of which clears 512 times as much. glibc
-# never keeps a buffer above 32 MiB by default: `man mallopt`, M_MMAP_THRESHOLD. With another C library the variables do
-# nothing, and the cell says so.
+# buffer of 32 MiB is 8,192 pages of 4 KiB. The ring receives into `buffer`, which the script allocates once, so its
+# calls have almost no page faults. glibc never keeps a buffer above 32 MiB by default: `man mallopt`,
+# M_MMAP_THRESHOLD. With another C library the variables do nothing, and the cell says so.
 #
 # </div>
 

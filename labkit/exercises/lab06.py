@@ -1,118 +1,22 @@
-"""Checks for lab 06: parameter server, ring all-reduce, costs, a layer split over ranks, send order, top-k."""
+"""Checks for lab 06's functions: costs of an all-reduce, send order, top-k."""
 
 import math
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from labkit.exercises.engine.answers import PICKLING, call, for_all, reports, run_answer
-from labkit.exercises.engine.checker import Lab
+from labkit.exercises.engine.answers import call, for_all
+from labkit.exercises.engine.checker import Check, Lab
+from labkit.exercises.engine.launches import check
 from labkit.exercises.engine.outcomes import expect, hinting
 from labkit.exercises.engine.values import array_of_numbers, describe, expect_equal, integer, number, parts, short
+from labkit.exercises.labs.lab06 import ON_RANKS
 from labkit.system.words import plural
 
 lab = Lab("06")
-
-PROBE = Path(__file__).with_name("lab06_ranks.py")
-RANKS = 4  # the probe runs on 1, 2, 3 and 4 of them
-CALL_LIMIT_S = 10.0  # time limit for one call of an answer
-
-MIXED_HINT = (
-    "Here the last rank waits after each message it sends, so another server's sum may arrive before its push. How "
-    "does your server tell the two apart? By their tags: ranks.Recv(incoming, source=…, tag=PUSH)."
-)
-RIGHT_HINT = (
-    "In both rounds, a rank sends to `right`, (me + 1) % n, and receives from `left`, (me - 1) % n. Which chunk "
-    "arrives from the left in the first step?"
-)
-
-
-@lab.exercise(
-    1,
-    hints=(
-        "There are two rounds. In the first, each rank has sent each server its chunk. In the second, each server "
-        "sends its sum to every rank. Who receives what in each round?",
-        "A server is a worker too, and two servers send to each other. So use Isend for the second round as well, and "
-        "wait for all requests only when everything has been received. Give the two rounds different tags.",
-        "If me < servers: a, b = parts[me]; total[a:b] = gradient[a:b]; then, for each of the others, "
-        "ranks.Recv(incoming, source=worker, tag=PUSH) and total[a:b] += incoming; and requests += "
-        "[ranks.Isend(total[a:b], dest=worker, tag=PULL) for worker in others]. Every rank then receives the other "
-        "servers' parts into total, with tag PULL. At the end: MPI.Request.Waitall(requests).",
-    ),
-)
-def parameter_server(answer: str) -> None:
-    """Check the sums with 1, 2 and all ranks as servers; each rank sends each server its part and no more."""
-    for rank, case in _cases(answer, "parameter_server"):
-        with hinting(MIXED_HINT if case["paused"] else ""):
-            _expect_sum(rank, case)
-        n, servers, length = case["size"], case["servers"], case["length"]
-        not_servers = [dest for dest in case["to"] if dest >= servers]
-        expect(
-            rank < servers or not not_servers,
-            f"rank {rank}, which is not a server, to send only to servers for {case['case']}; it also sent to "
-            f"ranks {', '.join(map(str, not_servers))}",
-        )
-        chunk = -(-length // servers)
-        pushed, pulled = (servers - 1, n - 1) if rank < servers else (servers, 0)
-        expect(
-            case["messages"] <= pushed + pulled,
-            f"rank {rank} to send at most {pushed + pulled} messages for {case['case']}: one to each other server"
-            f"{', and one to each other rank' if pulled else ''}. It sent {case['messages']}",
-        )
-        max_bytes = 4 * (length + pulled * chunk) + PICKLING * case["messages"]
-        expect(
-            case["bytes"] <= max_bytes,
-            f"rank {rank} to send at most {4 * (length + pulled * chunk):,} bytes for {case['case']}: each server gets "
-            f"only its part, and returns only that. It sent {case['bytes']:,.0f}",
-        )
-
-
-@lab.exercise(
-    2,
-    hints=(
-        "Draw it for three ranks, as in the picture above. In step 0, rank r sends chunk r to its right neighbour and "
-        "adds what arrives from the left to chunk r - 1. Which chunk does it send in the next step?",
-        "In step s of the reduce-scatter, rank r sends chunk (r - s) % n and adds to chunk (r - s - 1) % n. After "
-        "n - 1 steps, its chunk (r + 1) % n is complete: the all-gather starts by sending that one. All ranks send at "
-        "the same time, so use ranks.Sendrecv.",
-        "Reduce-scatter: out, into = chunks[(me - step) % n], chunks[(me - step - 1) % n]; room = incoming[:len(into)]"
-        "; ranks.Sendrecv(out, dest=right, recvbuf=room, source=left); into += room. All-gather: out, into = "
-        "chunks[(me + 1 - step) % n], chunks[(me - step) % n]; ranks.Sendrecv(out, dest=right, recvbuf=into, "
-        "source=left).",
-    ),
-)
-def ring(answer: str) -> None:
-    """Check the sums for all lengths, with 2(n - 1) messages of at most a chunk to the right neighbour."""
-    for rank, case in _cases(answer, "ring_allreduce"):
-        _expect_sum(rank, case)
-        n, chunk = case["size"], -(-case["length"] // case["size"])
-        right, several = (rank + 1) % n, len(case["to"]) > 1
-        expect(
-            case["to"] in ([], [right]),
-            f"each rank to send only to its right neighbour, rank {rank} to rank {right}, for {case['case']}; it sent "
-            f"to {'ranks' if several else 'rank'} {', '.join(map(str, case['to']))}. The sum is right, but that is not "
-            f"{'a ring' if several else 'the ring in the picture'}",
-            hint=RIGHT_HINT,
-        )
-        expect(
-            case["longest"] <= 4 * chunk + PICKLING,
-            f"each message to contain at most one chunk, {4 * chunk:,} bytes for {case['case']}; rank {rank} sent one "
-            f"of {case['longest']:,}. The sum is right, but a ring sends one chunk in each of 2(n - 1) steps",
-        )
-        steps = 2 * (n - 1)
-        expect(
-            case["bytes"] <= 4 * steps * chunk + PICKLING * case["messages"],
-            f"each rank to send at most {4 * steps * chunk:,} bytes for {case['case']}, one chunk in each of 2(n - 1) "
-            f"steps; rank {rank} sent {case['bytes']:,.0f}",
-        )
-        expect(
-            case["messages"] <= steps,
-            f"each rank to send at most 2(n - 1) = {steps} messages for {case['case']}; rank {rank} sent "
-            f"{case['messages']}",
-        )
-
+lab.checks |= {n: Check(partial(check, exercise), exercise.hints) for n, exercise in ON_RANKS.items()}
 
 HALVES_HINT = (
     "The ring adds only in the n - 1 steps of the reduce-scatter. Doubling sends, receives and adds the whole "
@@ -181,39 +85,6 @@ def _cost(algorithm: str, n: int, servers: int = 1) -> tuple[float, float, float
         (2 * math.log2(n), n) if algorithm == "halving" else (2 * (n - 1), n if algorithm == "ring" else servers)
     )
     return steps, 2 * (n - 1) / pieces, (n - 1) / pieces
-
-
-@lab.exercise(
-    4,
-    hints=(
-        "A neuron needs every row of the batch, and each rank has some of the neurons. So what must every rank receive "
-        "before it can multiply? And who needs the results?",
-        "Allgather the rows; multiply by this rank's weights and add its bias: an array (batch, own neurons). Its rows "
-        "are in rank order, so Alltoall sends each rank its block of rows as it is in memory.",
-        "After Alltoall there are n consecutive blocks of (own rows, neurons of rank r): "
-        "blocks.reshape(n, rows, -1).transpose(1, 0, 2).reshape(rows, -1) puts them side by side.",
-    ),
-)
-def split_dense(answer: str) -> None:
-    """Check that each rank gets its rows of the unsplit layer's output, and that nothing more is sent."""
-    for rank, case in _cases(answer, "split_dense"):
-        expect(
-            case["shape"] == case["wanted"],
-            f"an array of shape {tuple(case['wanted'])} on rank {rank}, {case['case']}; it is "
-            + (f"of shape {tuple(case['shape'])}" if case["shape"] else _named(case["type"])),
-        )
-        mixed = ". They are the right numbers in the wrong places: the blocks are stacked" * case["mixed"]
-        expect(
-            case["wrong"] == 0,
-            f"the rows of the unsplit layer on rank {rank}, {case['case']}; {case['wrong']} numbers differ{mixed}",
-        )
-        expect(not case["changed"], "x, weights and bias to stay unchanged; one was modified")
-        max_bytes = case["least"] + PICKLING * (case["messages"] + len(case["collectives"]) * case["size"])
-        expect(
-            case["bytes"] <= max_bytes,
-            f"rank {rank} to send {case['least']:,} bytes, {case['case']}: its rows to all, and each rank's outputs to "
-            f"that rank only. It sent {case['bytes']:,.0f}",
-        )
 
 
 @lab.exercise(
@@ -412,54 +283,3 @@ def _decide_top_k(answer: Callable[..., Any], gradient: np.ndarray, residual: np
         abs=rounding,
         because="gradient + residual without what is sent: nothing may be lost or sent twice",
     )
-
-
-def _cases(answer: str, function: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Run a script's function on 1 to 4 ranks, and yield each rank and its report for each case."""
-    run = run_answer(RANKS, PROBE, function, answer, CALL_LIMIT_S, threads=1, timeout=60)
-    ranks = reports(run)
-    entries = [(case["rank"], case) for cases in ranks for case in cases]
-    yield from sorted(entries, key=lambda entry: (entry[1]["order"], entry[0]))
-
-
-def _expect_sum(rank: int, case: dict[str, Any]) -> None:
-    """Check the sum that a reduction left in `total`, and how it was computed."""
-    expect(not case["changed"], f"`gradient` to stay unchanged; rank {rank} changed it for {case['case']}")
-    expect(
-        case["empty"] == 0,
-        f"`total` to be filled on every rank; for {case['case']}, rank {rank} left {case['empty']:,} of "
-        f"{case['length']:,} as they were. Write into it, as in total[:] = …",
-    )
-    at, value, right, times = case["first"]
-    why = f", the first at [{at}]: {value:g} instead of {right:g}"
-    if times:
-        terms = {0: "lacks the gradient of", 2: "counts twice the gradient of"}
-        why = f", the first at [{at}], which " + " and ".join(
-            f"{term} {' and '.join(f'rank {other}' for other, often in enumerate(times) if often == count)}"
-            for count, term in terms.items()
-            if count in times
-        )
-    if case["own"]:
-        why = ". It is only this rank's gradient"
-    elif case["late"]:
-        why = ". A rank was still sending from its arrays after it returned: wait for each Isend before that"
-    elif case["added"]:
-        why = ". The sum was added to what `total` held before, which may be anything: set it first"
-    expect(
-        case["wrong"] == 0,
-        f"`total` to be the sum over all ranks for {case['case']}; on rank {rank}, {case['wrong']:,} of "
-        f"{case['length']:,} are wrong{why}",
-    )
-    expect(
-        not case["collectives"],
-        f"only point-to-point messages; yours used {', '.join(case['collectives'])}, which does the work for you",
-    )
-    expect(
-        case["size"] == 1 or case["messages"] > 0,
-        f"rank {rank} to send messages through `ranks`, with Send, Isend or Sendrecv, for {case['case']}; it sent none",
-    )
-
-
-def _named(type_name: str | None) -> str:
-    """Describe the value that a rank returned instead of an array, as `values.describe` does in this process."""
-    return "None: is a return missing?" if type_name is None else f"a {type_name}"

@@ -14,13 +14,13 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
-from labkit.exercises.lab06_ranks import World
 from labkit.exercises.ranks.runner import load, report, watched
+from labkit.exercises.ranks.world import World
 from labkit.mpi.counting import CountingComm
 
 WORLD = MPI.COMM_WORLD
@@ -75,39 +75,33 @@ class Timed(CountingComm):
     Answers get a duplicate of WORLD, so that a thread left in a call can't match the probe's own calls.
     """
 
-    sending: ClassVar[threading.Lock] = threading.Lock()  # held during a call
-    held: ClassVar[bool] = False  # whether calls are held back until the last gradient is computed
-    begun: ClassVar[threading.Event] = threading.Event()  # set when a held call begins
-    computed: ClassVar[threading.Event] = threading.Event()  # set when the last gradient is computed
-    waited: ClassVar[bool] = False  # whether computing waited for a held call
+    def __init__(self, comm: MPI.Comm) -> None:
+        super().__init__(comm)
+        self.sending = threading.Lock()  # held during a call
+        self.held = threading.Event()  # set while calls are held back until the last gradient is computed
+        self.begun = threading.Event()  # set when a held call begins
+        self.computed = threading.Event()  # set when the last gradient is computed
+        self.waited = threading.Event()  # set if computing waited for a held call
 
-
-def _timed(name: str) -> Callable[..., Any]:
-    method = getattr(CountingComm, name)
-
-    def communicate(self: Timed, *args: Any, **kwargs: Any) -> Any:
-        if not Timed.sending.acquire(blocking=False):
+    def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        """Call a method; a collective operation in one thread at a time."""
+        if not re.search("gather|scatter|reduce|toall|bcast", name.lower()):
+            return super().call(name, *args, **kwargs)
+        if not self.sending.acquire(blocking=False):
             raise RuntimeError(
                 f"{name} was called while another thread sends. Ranks may then match different calls: let one thread "
                 "send, with self.sender.submit"
             )
         try:
-            if Timed.held:
-                Timed.begun.set()
+            if self.held.is_set():
+                self.begun.set()
                 # A nonblocking call needs no second thread: it is in flight.
-                if not name.startswith("I") and not Timed.computed.wait(WAIT_S):
-                    Timed.waited = True
-                    Timed.computed.set()  # one is enough
-            return method(self, *args, **kwargs)
+                if not name.startswith("I") and not self.computed.wait(WAIT_S):
+                    self.waited.set()
+                    self.computed.set()  # one is enough
+            return super().call(name, *args, **kwargs)
         finally:
-            Timed.sending.release()
-
-    return communicate
-
-
-for _name in dir(MPI.Intracomm):
-    if re.search("gather|scatter|reduce|toall|bcast", _name.lower()):
-        setattr(Timed, _name, _timed(_name))
+            self.sending.release()
 
 
 @contextlib.contextmanager
@@ -219,19 +213,19 @@ def ddp_findings(script: str) -> dict[str, Any]:
     mlp: Any = importlib.import_module("mlp")
     computed, compute = [0], mlp.backward
     late = []
+    comm = Timed(WORLD.Dup())
 
     def watched_backward(*args: Any, **kwargs: Any) -> Any:
-        if Timed.held:
-            if computed[0] == BUCKET_LAYERS and not Timed.begun.wait(WAIT_S):
+        if comm.held.is_set():
+            if computed[0] == BUCKET_LAYERS and not comm.begun.wait(WAIT_S):
                 late.append(computed[0])
             computed[0] += 1
             if computed[0] == LAYERS:
-                Timed.computed.set()
+                comm.computed.set()
         return compute(*args, **kwargs)
 
     mlp.backward = watched_backward
     (student_class,) = load(script, "DDP")
-    comm = Timed(WORLD.Dup())
     limit = BUCKET_LAYERS * 4 * WIDTH**2
     with calling(script, "in __init__"):
         model = student_class(comm, start(), limit)
@@ -245,11 +239,11 @@ def ddp_findings(script: str) -> dict[str, Any]:
     findings = train(script, model, comm, state_of, lambda: model.weights)
     findings["buckets"] = -(-LAYERS // BUCKET_LAYERS)
     x, target = batch(STEPS)
-    Timed.held = True
+    comm.held.set()
     with calling(script, "in a step of training,"):
         model.step(mine(x), mine(target))
     WORLD.Barrier()
-    return findings | {"waited": Timed.waited, "late": bool(late)}
+    return findings | {"waited": comm.waited.is_set(), "late": bool(late)}
 
 
 def zero1_findings(script: str) -> dict[str, Any]:

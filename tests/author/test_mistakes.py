@@ -44,4 +44,4 @@ def test_every_change_applies_to_its_solution(source):
 
 def test_a_lab_without_a_file_has_no_mistakes(monkeypatch, tmp_path):
     monkeypatch.setattr(paths, "SOLUTIONS", tmp_path)
-    assert mistakes.planted("06") == {}
+    assert mistakes.planted("05") == {}

@@ -67,7 +67,11 @@ def fail(message: str, where: str = "", hint: str = "") -> NoReturn:
 
 @contextlib.contextmanager
 def watched(
-    script: str, where: str = "", line_limit_s: float = LINE_LIMIT_S, total_limit_s: float = LINE_LIMIT_S
+    script: str,
+    where: str = "",
+    line_limit_s: float = LINE_LIMIT_S,
+    total_limit_s: float = LINE_LIMIT_S,
+    hint: str = "",
 ) -> Iterator[None]:
     """End this rank if the block fails, exits or hangs, and report the script's line.
 
@@ -79,10 +83,12 @@ def watched(
         The place to report, such as "on rank 1, for 12 numbers on 2 ranks".
     line_limit_s, total_limit_s : float
         Time limits in seconds for one line of the script, and for the whole block.
+    hint : str
+        The hint for whatever goes wrong in the block.
     """
     done = threading.Event()
     thread = threading.get_ident(), threading.get_native_id()  # Thread.native_id is the parent's after a fork
-    watch = (script, where, *thread, done, line_limit_s, total_limit_s)
+    watch = (script, where, *thread, done, line_limit_s, total_limit_s, hint)
     threading.Thread(target=_watch, args=watch, daemon=True).start()
     try:
         yield
@@ -91,7 +97,7 @@ def watched(
         from labkit.exercises.engine.answers import failure  # takes a second, and only failures need it
 
         message = failure(error, script=script)
-        fail(f"{message}. {TRUNCATED_HINT}" if "Message truncated" in message else message, where)
+        fail(f"{message}. {TRUNCATED_HINT}" if "Message truncated" in message else message, where, hint)
     finally:
         done.set()
 
@@ -104,6 +110,7 @@ def _watch(
     done: threading.Event,
     line_limit_s: float,
     total_limit_s: float,
+    hint: str,
 ) -> None:
     """Report the line in which a thread hangs, unless it finishes in time."""
     started = since = _clock(native_id)
@@ -117,9 +124,9 @@ def _watch(
             line = linecache.getline(script, lines[-1]).strip() if lines else ""
             in_line = f' in line {lines[-1]}: "{line}"' if lines else ""
             if now - since < (now - started) / 2:  # it was still moving between lines
-                fail(f"It is not done after {now - started:.0f} s, and was{in_line}. {SLOW_HINT}", where)
+                fail(f"It is not done after {now - started:.0f} s, and was{in_line}. {SLOW_HINT}", where, hint)
             cause = SEND_HINT if re.search(r"\b[Ss]end\(", line) else WAIT_HINT
-            fail(f"It hangs: after {now - started:.0f} s it is still{in_line}. {cause}", where)
+            fail(f"It hangs: after {now - started:.0f} s it is still{in_line}. {cause}", where, hint)
 
 
 def _clock(native_id: int) -> float:
