@@ -18,19 +18,17 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 from rich.console import Console
 from rich.table import Column
 
 from labkit.display.consistency import ABOVE
-from labkit.measure.figures import Measured
+from labkit.measure.figures import Measured, Source, decimals, summarize
 from labkit.roofline import peaks
 from labkit.system import cores, files, load, processes, terminal
 from labkit.system.cores import usable_machine
 from labkit.system.errors import LabError
 from labkit.system.machine import HUGE_PAGES, TENSORFLOW, Machine
 from labkit.system.paths import STATE
-from labkit.system.statistics import interval
 from labkit.system.terminal import plain_table, progress
 
 DType = Literal["float32", "bfloat16", "int8"]
@@ -127,19 +125,18 @@ class Limits:
     def measured(self, what: DType | Literal["memory", "reading"]) -> Measured:
         """Return the peak in a dtype, the bandwidth of "memory", or that of "reading" it, with its interval.
 
-        The interval is the 95% interval of the mean over the faster half of the repetitions, since other work only
-        slows them down, extended to the fastest, which is the limit.
+        Nothing makes a repetition faster than the limit, so the fastest one is the limit. The interval begins where
+        that of the repetitions' median does.
         """
         if what in INSTRUCTIONS:
             value = self.peak(what)
         else:
             value = self.bandwidth if what == "memory" else self.streams[self.reader]
-        low = high = math.nan
-        if len(runs := self.runs.get(what, ())) > 2:
-            mean, half = interval(np.log(sorted(runs)[len(runs) // 2 :]))
-            low, high = min(value, math.exp(mean - half)), max(value, math.exp(mean + half))
         unit = {"memory": "GB/s", "reading": "GB/s", "int8": "GOP/s"}.get(what, "GFLOP/s")
-        return Measured(value, low, high, unit, digits=1 if unit == "GB/s" else 0)
+        source = Source("lab roofline", self.when)
+        figure = summarize(self.runs.get(what) or [value], unit, source, (self.others,))
+        high = math.nan if math.isnan(figure.low) else value
+        return dataclasses.replace(figure, value=value, high=high, digits=decimals(value), rounds=())
 
     def emulated(self, dtype: DType) -> bool:
         """Whether matmuls in a dtype are emulated, because this CPU has no instructions for it."""

@@ -25,7 +25,7 @@ from labkit.system.machine import Machine
 SIZES = (512, 1024, 2048, 4096, 8192)  # n of n×n matrices
 LONG_MATMUL_S = 0.1  # beyond this, a larger matmul is not faster
 MIN_DURATION_S = 0.3  # for each size
-MIN_RUNS = 5  # for each size
+MIN_RUNS = together.ROUNDS  # for each size
 MEMORY_SHARE = 0.25  # of free memory, used at a time
 DEFAULT_CACHE_BYTES = 2**26  # if the kernel doesn't report cache sizes
 QUICK_ARRAY_BYTES = 2**24  # if figures may be wrong: such arrays may fit into caches
@@ -220,9 +220,9 @@ def bandwidth(machine: Machine, each_bytes: int | None = None) -> dict[str, list
         for _ in range(PASSES):
             run(*arrays)
 
-    seconds = together.Team(machine, streams).seconds()
     gigabytes = {name: size * elements * threads * PASSES / 1e9 for name, (size, _) in STREAMS.items()}
-    speeds = {name: [gigabytes[name] / time_s for time_s in seconds[name]] for name in STREAMS}
+    team = together.Team(machine, streams)
+    speeds = together.rounds_of(lambda name: gigabytes[name] / team.seconds(name), STREAMS)
     return speeds | readers.Memory(machine, 3 * size).speeds(together.ROUNDS)
 
 

@@ -49,26 +49,28 @@ class Memory:
         self._matrix = np.empty((machine.usable_cores * rows, COLUMNS), np.float32)
         self._vector = np.ones(len(self._matrix), np.float32)
         self.rounds: list[dict[str, float]] = []
-        readers = by_core()
+        self._by_core = by_core()
 
         def prepare(place: int) -> together.Runs:
             part = self._matrix[place * rows : (place + 1) * rows].reshape(-1)
             part.fill(1)  # first touch: on the thread's core, so in its memory
-            return {name: functools.partial(run, part) for name, run in readers.items()}
+            return {name: functools.partial(run, part) for name, run in self._by_core.items()}
 
         self._team = together.Team(machine, prepare)
 
     def speeds(self, rounds: int) -> dict[str, list[float]]:
-        """Return the GB/s of each reader, round by round: first the per-core readers, alternately, then the matmul."""
+        """Return the GB/s of each reader, round by round, measured alternately."""
         time.sleep(SETTLE_S)
-        seconds = self._team.seconds(rounds) | {MATMUL: [self._matmul() for _ in range(rounds)]}
-        time.sleep(SETTLE_S)
-        return {name: [self._matrix.nbytes / time_s / 1e9 for time_s in times] for name, times in seconds.items()}
+        return together.rounds_of(self._speed, [*self._by_core, MATMUL], rounds)
 
-    def _matmul(self) -> float:
+    def _speed(self, name: str) -> float:
+        if name in self._by_core:
+            return self._matrix.nbytes / self._team.seconds(name) / 1e9
         start = time.perf_counter()
         self._vector @ self._matrix
-        return time.perf_counter() - start
+        speed = self._matrix.nbytes / (time.perf_counter() - start) / 1e9
+        time.sleep(SETTLE_S)
+        return speed
 
     def read(self) -> float:
         """Measure and return the GB/s of the fastest reader, each by its best of three."""

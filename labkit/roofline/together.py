@@ -1,4 +1,4 @@
-"""Run functions on all cores at the same time, and time them."""
+"""Run functions on all cores at the same time, and time them alternately."""
 
 import os
 import threading
@@ -7,14 +7,15 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from labkit.measure.alternation import in_rounds
 from labkit.system.machine import Machine, shares
 
-ROUNDS = 5
+ROUNDS = 6  # the fewest that give an interval
 Runs = Mapping[str, Callable[[], object]]
 
 
 class Team:
-    """A thread on each usable core; all threads start their runs at the same time.
+    """A thread on each usable core; all threads start a run at the same time.
 
     `prepare` is called on each thread's core with the thread's number, and returns its runs by name. So it is the first
     to touch the memory that the runs use.
@@ -27,15 +28,10 @@ class Team:
         self._pool = ThreadPoolExecutor(len(self._cores))
         self._runs = self._on_each(prepare)
 
-    def seconds(self, rounds: int = ROUNDS) -> dict[str, list[float]]:
-        """Return the seconds of each run, from the first thread's start to the last one's end, round by round.
-
-        The runs alternate, so that a slow phase of the machine affects all of them.
-        """
-        times = self._on_each(lambda place: [self._times(self._runs[place]) for _ in range(rounds)])
-        return {
-            name: [_span(thread[turn][name] for thread in times) for turn in range(rounds)] for name in self._runs[0]
-        }
+    def seconds(self, name: str) -> float:
+        """Run `name` on all cores at the same time; return the seconds from the first start to the last end."""
+        starts, ends = zip(*self._on_each(lambda place: _span(self._runs[place][name])), strict=True)
+        return max(ends) - min(starts)
 
     def _on_each(self, work: Callable[[int], Any]) -> list[Any]:
         def pinned(place: int) -> Any:
@@ -46,16 +42,16 @@ class Team:
 
         return list(self._pool.map(pinned, range(len(self._cores))))
 
-    def _times(self, runs: Runs) -> dict[str, tuple[float, float]]:
-        times = {}
-        for name, run in runs.items():
-            self._barrier.wait()
-            start = time.perf_counter()
-            run()
-            times[name] = start, time.perf_counter()
-        return times
+
+def _span(run: Callable[[], object]) -> tuple[float, float]:
+    start = time.perf_counter()
+    run()
+    return start, time.perf_counter()
 
 
-def _span(times: Iterable[tuple[float, float]]) -> float:
-    starts, ends = zip(*times, strict=True)
-    return max(ends) - min(starts)
+def rounds_of(measure: Callable[[str], float], names: Iterable[str], rounds: int = ROUNDS) -> dict[str, list[float]]:
+    """Measure alternately, and return the figures of each name, round by round."""
+    figures: dict[str, list[float]] = {}
+    for _, name in in_rounds(names, rounds):
+        figures.setdefault(name, []).append(measure(name))
+    return figures
