@@ -14,7 +14,7 @@ import nbformat
 from nbformat import NotebookNode
 
 from labkit.display.speedups import STEPS
-from labkit.system import files, paths
+from labkit.system import files, lacks, paths
 from labkit.system.errors import LabError
 from labkit_author import build, sources
 from labkit_author.execution import execute
@@ -51,6 +51,8 @@ def store(chosen: Sequence[Path], on_lab: Callable[[str], None] = print) -> list
     LabError
         If a lab fails, or an output is unfit to be stored; the executed notebooks are kept for reading.
     """
+    if missing := lacks.simulated():
+        raise LabError(f"a run without {', '.join(missing)} is not stored: unset {lacks.VARIABLE}.")
     draft = list(chosen) != sources.labs()
     session, done = _session([] if draft else chosen)
     with files.writing(EXECUTED):

@@ -8,6 +8,7 @@ from labkit.display import boxes, notices, plots
 from labkit.display.results import WORK, Results
 from labkit.exercises import classroom_link
 from labkit.exercises.engine.checker import Checker, checker
+from labkit.system import lacks
 from labkit.system.cores import slot_cores, slots, usable_machine
 from labkit.system.errors import LabError
 from labkit.system.machine import Machine
@@ -59,6 +60,8 @@ def open_lab(number: str, namespace: dict[str, Any]) -> OpenLab:
         raise LabError("daal4py, which this lab is about, has no package for Arm: run the lab on an x86-64 machine.")
     cores = plural(machine.usable_cores, "core")
     print(f"{machine.model}: {cores} for this notebook, {', '.join(machine.isa) or 'no AVX2'}")
+    if missing := lacks.simulated():
+        print(f"{lacks.VARIABLE} simulates a machine without {', '.join(missing)}.")
     if cleared := os.environ.get("LAB_CLEARED"):
         print(f"Variables cleared, because they would change results: {cleared} (rules: env/variables.txt).")
     if shared := slots():

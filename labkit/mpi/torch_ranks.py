@@ -6,7 +6,7 @@ from importlib import machinery, metadata
 from pathlib import Path
 
 from labkit.mpi import loopback
-from labkit.system import addresses, cores, paths, preload, processes
+from labkit.system import addresses, cores, lacks, paths, preload, processes
 from labkit.system.errors import LabError
 from labkit.testbed import Testbed
 
@@ -21,6 +21,8 @@ def version() -> str:
 
 def obstacle() -> str:
     """Return one line on why scripts with PyTorch can't run here and what to do; empty if they can."""
+    if reason := lacks.reason("torch"):
+        return reason
     installed = packages() / REQUIREMENTS
     if not installed.exists():
         return "PyTorch is not installed. To install it (1 GB): ./lab setup --torch"

@@ -23,7 +23,7 @@ import psutil
 
 from labkit.mpi.planning import SMALL
 from labkit.slurm import supervisor
-from labkit.system import files, load, locks, processes
+from labkit.system import files, lacks, load, locks, processes
 from labkit.system.errors import LabError
 from labkit.system.paths import STATE, shown
 from labkit.system.terminal import progress
@@ -100,7 +100,7 @@ class Status(NamedTuple):
 
 def find_slurm() -> Slurm | None:
     """Return the small Slurm if it is up, else a real cluster that answers, else None."""
-    return Cluster().slurm() or _real_slurm()
+    return None if lacks.reason("slurm") else Cluster().slurm() or _real_slurm()
 
 
 def start_slurm(nodes: int = 2, until: int | None = None, network: float | str | None = None) -> Slurm:
@@ -122,6 +122,8 @@ def watch_nodes(slurm: Slurm | None, where: str) -> AbstractContextManager[load.
 
 def obstacle() -> str:
     """Return one line on why the small Slurm can't be started here and what to do; empty if it can."""
+    if reason := lacks.reason("slurm"):
+        return reason
     missing = dict.fromkeys(package for program, package in PACKAGES.items() if not processes.which(program))
     if missing:
         return (

@@ -9,6 +9,8 @@ from functools import reduce
 from itertools import zip_longest
 from pathlib import Path
 
+from labkit.system import lacks
+
 # The flags in /proc/cpuinfo that each name requires: one complete set.
 # The sets follow oneDNN's dispatch: `avx512_core` means F, BW, DQ and VL, and its AMX kernels require tiles with
 # both BF16 and INT8 (https://uxlfoundation.github.io/oneDNN/dev_guide_cpu_dispatcher_control.html).
@@ -99,6 +101,7 @@ def this_machine(root: Path = Path("/"), affinity: Iterable[int] | None = None) 
     memory = [_meminfo(root), *(pair for group in groups for pair in _memory(group))]
     cpuinfo = _cpuinfo(root)
     flags = set(cpuinfo.get("flags", cpuinfo.get("Features", "")).split())
+    absent = {"BF16", "AMX"} if lacks.reason("bf16") else set()
     part = cpuinfo.get("CPU part", "")
     return Machine(
         cpus=cpus,
@@ -106,7 +109,7 @@ def this_machine(root: Path = Path("/"), affinity: Iterable[int] | None = None) 
         quota=min(filter(None, map(quota, groups)), default=None),
         memory=min(limit for limit, _ in memory),
         memory_free=min(free for _, free in memory),
-        isa=tuple(name for name, sets in _ISA.items() if any(needed <= flags for needed in sets)),
+        isa=tuple(name for name, sets in _ISA.items() if name not in absent and any(s <= flags for s in sets)),
         numa=_numa(root, cpus),
         model=cpuinfo.get("model name") or (part and f"Arm {_PARTS.get(part, part)}") or "unknown CPU",
         unequal_cores=len(cores) - len(equal),

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from labkit.system import files
+from labkit.system import files, lacks
 from labkit.system.cores import usable_machine
 from labkit.system.errors import LabError
 from labkit.testbed import rates
@@ -89,6 +89,8 @@ class Testbed:
         racks: int = 1,
         uplink: float | str | None = None,
     ) -> None:
+        if reason := lacks.reason("namespaces"):
+            raise NoTestbed(reason)
         self._topology = topology = Topology.of(nodes, rate, racks, uplink)
         self.rate, self.racks, self.uplink = topology.rate, topology.racks, topology.uplink
         self.interface = interface()
