@@ -12,7 +12,7 @@ FIRST = (
     *("tests/slurm", "tests/testbed", "tests/train"),
 )
 
-
+EXECUTIONS = ("test_untouched.py", "test_core_only.py", "test_without.py")  # of labs' notebooks
 SHARED = {
     "tests/slurm": ("tests/slurm/test_cluster.py", "tests/slurm/test_jobs.py", "tests/train/test_sbatch.py"),  # `small`
     "tests/classroom/hub": ("tests/classroom/hub/",),  # the seats' accounts
@@ -28,7 +28,7 @@ def unit(nodeid: str) -> str:
     for name, starts in SHARED.items():
         if file.startswith(starts):
             return name
-    executed = file.endswith(("test_untouched.py", "test_core_only.py")) and re.search(r"\[(.+)\]$", test)
+    executed = file.endswith(EXECUTIONS) and re.search(r"\[(.+)\]$", test)
     return f"solutions/{executed[1]}.ipynb" if executed else file
 
 

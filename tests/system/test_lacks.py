@@ -3,7 +3,7 @@ import pytest
 from labkit.bench import configurations
 from labkit.mpi import torch_ranks
 from labkit.slurm import cluster
-from labkit.system import environment, lacks
+from labkit.system import kernels, lacks
 from labkit.system.errors import LabError
 from labkit.system.machine import this_machine
 from labkit.testbed import Testbed, obstacle
@@ -46,6 +46,6 @@ def test_without_the_variable_nothing_is_simulated(monkeypatch):
 
 def test_the_variable_reaches_notebooks_and_programs():
     variables = {"LAB_WITHOUT": "torch", "OMP_NUM_THREADS": "1"}
-    environment.settle(variables)
+    kernels.settle_environment(variables)
     assert variables["LAB_WITHOUT"] == "torch"
     assert "OMP_NUM_THREADS" not in variables
