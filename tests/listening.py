@@ -17,7 +17,7 @@ def listeners(is_wanted: Callable[[psutil.Process], bool]) -> Addresses:
         with contextlib.suppress(psutil.Error):
             if is_wanted(process):
                 for one in process.net_connections("inet"):
-                    if one.status == psutil.CONN_LISTEN or one.type == socket.SOCK_DGRAM:
+                    if one.status == psutil.CONN_LISTEN or (one.type == socket.SOCK_DGRAM and not one.raddr):
                         found.setdefault(tuple(one.laddr), set()).add(process.name())
     return found
 

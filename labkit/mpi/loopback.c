@@ -3,9 +3,12 @@
  *
  * Hydra listens on all addresses for its proxies on other nodes, even if there are none, and has no option to restrict
  * them (MPICH 5.0.2; docs/upstream/mpich.md, https://github.com/pmodels/mpich/issues/6010). So does PyTorch's TCPStore,
- * whatever MASTER_ADDR is (PyTorch 2.13; https://github.com/pytorch/pytorch/issues/173909).
+ * whatever MASTER_ADDR is (PyTorch 2.13; https://github.com/pytorch/pytorch/issues/173909). Addresses get no names.
  */
+#define _GNU_SOURCE
 #include <arpa/inet.h>
+#include <dlfcn.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,4 +40,12 @@ int bind(int fd, const struct sockaddr *address, socklen_t length) {
         address = (const struct sockaddr *)&v6;
     }
     return syscall(SYS_bind, fd, address, length);
+}
+
+/* For its log, PyTorch 2.13 looks up the name of each address that it connects to. For ::ffff:127.0.0.1, which
+ * /etc/hosts lacks, each connection would wait for a name server: https://github.com/pytorch/pytorch/issues/159007. */
+int getnameinfo(const struct sockaddr *address, socklen_t length, char *host, socklen_t host_length, char *service,
+                socklen_t service_length, int flags) {
+    __typeof__(&getnameinfo) next = (__typeof__(&getnameinfo))dlsym(RTLD_NEXT, "getnameinfo");
+    return next(address, length, host, host_length, service, service_length, flags | NI_NUMERICHOST);
 }

@@ -66,8 +66,9 @@ def torchrun(ranks: int, script: str | Path, *args: object, timeout: float = 120
     """
     environ = variables()
     master = f"--master-addr={environ['MASTER_ADDR']}", f"--master-port={environ['MASTER_PORT']}"
-    # The ranks share one pipe. torchrun starts Python unbuffered, which would mix their lines.
-    program = ["--no-python", sys.executable, script, *args]
+    # The ranks share one pipe. torchrun starts Python unbuffered, which would mix their lines. It doesn't inherit
+    # the preloaded library, which removes itself from LD_PRELOAD (labkit/mpi/loopback.c).
+    program = ["--no-python", "env", f"LD_PRELOAD={environ['LD_PRELOAD']}", sys.executable, script, *args]
     command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}", *master, *program]
     with cores.reserve():
         env = environ | {"OMP_NUM_THREADS": None, "PYTHONUNBUFFERED": None}

@@ -45,7 +45,7 @@ def _compile(source: Path, target: Path) -> Path | None:
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         unfinished = Path(folder, target.name)
         compiler = shlex.split(os.environ.get("CXX") or COMPILER)
-        command = [*compiler, "-x", "c", "-O1", "-shared", "-fPIC", "-o", str(unfinished), str(source)]
+        command = [*compiler, "-x", "c", "-O1", "-shared", "-fPIC", "-o", str(unfinished), str(source), "-ldl"]
         try:
             done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=COMPILE_TIMEOUT_S)
         except (OSError, subprocess.TimeoutExpired):  # no such compiler

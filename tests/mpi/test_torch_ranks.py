@@ -83,14 +83,15 @@ for family, address in ((socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::"), (s
     opened = socket.socket(family)
     opened.bind((address, 0))
     print(opened.getsockname()[0])
+print(socket.getnameinfo(("127.0.0.1", 80), 0)[0])
 """
 
 
-def test_wildcard_sockets_are_bound_to_loopback(monkeypatch, tmp_path):
+def test_wildcard_sockets_are_bound_to_loopback_and_no_name_is_looked_up(monkeypatch, tmp_path):
     fake_pytorch(monkeypatch, tmp_path)
     environ = os.environ | {"LD_PRELOAD": torch_ranks.variables()["LD_PRELOAD"]}
     done = subprocess.run([sys.executable, "-c", BIND], env=environ, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["127.0.0.1", "::ffff:127.0.0.1", "127.0.0.2"]
+    assert done.stdout.split() == ["127.0.0.1", "::ffff:127.0.0.1", "127.0.0.2", "127.0.0.1"]
 
 
 # --- With PyTorch ---
