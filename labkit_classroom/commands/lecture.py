@@ -30,9 +30,8 @@ def agenda(
 ) -> None:
     """Print a route's timetable: clock times for every section, and breaks.
 
-    A route's breaks are in `solutions/routes.toml`. With --labs, they are at most 90 minutes of work apart. Waiting
-    times are those of this machine, as measured by `./lab rehearse`. With --people and --slots, they are for people who
-    share one server.
+    Breaks are at most 90 minutes of work apart. Waiting times are those of this machine, as measured by `./lab
+    rehearse`. With --people and --slots, they are for people who share one server.
     """
     from rich.markdown import Markdown
 

@@ -13,13 +13,12 @@ CONTINUED = ", continued"  # appended to the title of a lab after a break
 HEAD = "| time | what | minutes | waiting |\n| --- | --- | ---: | ---: |"
 RESERVE = "Reserve: no day goes to plan"
 STEP_MIN = 5  # parts of a day end at multiples of this
-# Rules for breaks if a route doesn't list its own.
+# Rules for breaks.
 MAX_WORK_MIN = 90  # work between two breaks
 MIN_WORK_MIN = 30  # work before a break may precede the next lab, if that doesn't fit as a whole
 BREAK = Part("Break", minutes=15, is_break=True)
 LUNCH = Part("Lunch", minutes=60, is_break=True)
 LUNCH_FROM = time(11, 45)  # on a long day, the first break from then on is lunch
-LUNCH_TO = time(14)
 LUNCH_DAY = timedelta(hours=6)  # shorter days have no lunch
 Waits = Mapping[str, Mapping[str, float]]  # minutes of waiting by lab and section
 
@@ -124,8 +123,7 @@ def schedule(route: Route, start: time, first: date, waits: Waits, rounds: float
     for number, planned in enumerate(route.days):
         begin = datetime.combine(first + timedelta(days=number), start)
         end = begin + timedelta(hours=route.hours)
-        parts = list(map(timed, planned))
-        entries = _with_times(parts if route.lists_breaks else _with_breaks(parts, begin, end), begin)
+        entries = _with_times(_with_breaks(list(map(timed, planned)), begin, end), begin)
         days.append(Day(tuple(entries), end))
     return days
 
@@ -185,10 +183,8 @@ def _lasts(parts: Sequence[Part]) -> int:
 
 
 def advice(days: Sequence[Day]) -> list[str]:
-    """Return a sentence for each day that runs over, and for each lunch at an odd time."""
-    lunches = (entry.begin for day in days for entry in day.entries if entry.part.title == LUNCH.title)
-    odd = [begin for begin in lunches if not LUNCH_FROM <= begin.time() <= LUNCH_TO]
-    return [f"Lunch is at {begin:%H:%M}: move or remove it in solutions/routes.toml." for begin in odd] + [
+    """Return a sentence for each day that runs over."""
+    return [
         f"Day {number} runs over by {day.over_minutes} minutes, to {day.entries[-1].end:%H:%M}: leave out a lab or "
         "optional sections, or allow more hours."
         for number, day in enumerate(days, start=1)
@@ -198,7 +194,7 @@ def advice(days: Sequence[Day]) -> list[str]:
 
 def markdown(route: Route, days: Sequence[Day], advice: Sequence[str]) -> str:
     """Return an agenda in Markdown, with a day's parts in bold, followed by their sections."""
-    left_out = f"Left out: {route.left_out}" if route.left_out else ""
+    left_out = f"Left out: {route.left_out}." if route.left_out else ""
     parts = [f"# {route.title}", route.audience, left_out]
     for number, day in enumerate(days, start=1):
         hours = f"{day.entries[0].begin:%H:%M} to {day.end:%H:%M}"

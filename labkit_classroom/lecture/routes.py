@@ -1,4 +1,4 @@
-"""Routes through the labs, from `solutions/routes.toml`: labs, talks and breaks."""
+"""Routes through the labs, from `solutions/routes.toml`: each day's labs."""
 
 import tomllib
 from collections.abc import Sequence
@@ -25,6 +25,7 @@ class Part:
 
 
 WELCOME = Part("Welcome: who is here, joining the room, set-up", minutes=10)
+CLOSING = Part("The room's figures; what to do next", minutes=15)
 
 
 @dataclass(frozen=True)
@@ -35,8 +36,7 @@ class Route:
     audience: str
     left_out: str
     hours: float  # the length of a day, including breaks
-    days: tuple[tuple[Part, ...], ...]  # the parts of each day
-    lists_breaks: bool = True  # whether the parts include breaks; otherwise, the timetable inserts them
+    days: tuple[tuple[Part, ...], ...]  # each day's parts, without breaks
 
     @property
     def labs(self) -> list[str]:
@@ -56,13 +56,13 @@ def find(name: str) -> Route:
     if name not in routes:
         raise LabError(f"there is no route {name!r}: the routes are {', '.join(routes)}.")
     entry = routes[name]
-    days = [[WELCOME]]
-    for part in entry["parts"]:
-        if part.get("next_day"):
-            days.append([])
-        else:
-            days[-1].append(_part(part))
-    return Route(entry["title"], entry["audience"], entry["left_out"], entry["hours"], tuple(map(tuple, days)))
+    in_full = entry.get("in_full", ())
+    days = [(*(_lab_part(lab, lab in in_full) for lab in labs), CLOSING) for labs in entry["days"]]
+    others = [lab.number for lab in catalogue.labs() if not any(lab.number in labs for labs in entry["days"])]
+    left_out = f"labs {', '.join(others)}, and optional sections"
+    if in_full:
+        left_out += f", except those of {', '.join(in_full)}"
+    return Route(entry["title"], entry["audience"], left_out, entry["hours"], ((WELCOME, *days[0]), *days[1:]))
 
 
 def names() -> list[str]:
@@ -78,23 +78,10 @@ def of_labs(labs: Sequence[str], hours: float) -> Route:
     """Return a one-day route through the core sections of labs."""
     parts = [_lab_part(number.strip()) for number in labs]
     title = f"Labs {', '.join(part.lab for part in parts)}"
-    return Route(title, "", "", hours, ((WELCOME, *parts),), lists_breaks=False)
+    return Route(title, "", "", hours, ((WELCOME, *parts),))
 
 
-def _part(entry: dict[str, Any]) -> Part:
-    if "lab" in entry:
-        return _lab_part(entry["lab"], entry.get("sections", ()), entry.get("from"), entry.get("to"))
-    return Part(entry.get("talk") or entry["break"], minutes=entry["minutes"], is_break="break" in entry)
-
-
-def _lab_part(lab: str, optional: Sequence[str] = (), first: str | None = None, last: str | None = None) -> Part:
-    """Return a lab's core and selected optional sections, from a first to a last one."""
+def _lab_part(lab: str, in_full: bool = False) -> Part:
+    """Return a lab's core sections, or all of them."""
     info = catalogue.find(lab)
-    names = [section.name for section in info.sections]
-    first, last = first or names[0], last or names[-1]
-    if unknown := {*optional, first, last} - set(names):
-        raise LabError(f"lab {info.number} has no section {', '.join(sorted(unknown))}.")
-    stretch = info.sections[names.index(first) : names.index(last) + 1]
-    return Part(
-        info.title, info.number, tuple(section for section in stretch if section.core or section.name in optional)
-    )
+    return Part(info.title, info.number, tuple(section for section in info.sections if section.core or in_full))

@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labkit import cli
+from labkit.exercises import catalogue
 from labkit.exercises.catalogue import Section
 from labkit.system.errors import LabError
 from labkit_classroom.lecture import agenda, routes
-from labkit_classroom.lecture.routes import WELCOME, Part, Route
+from labkit_classroom.lecture.routes import CLOSING, WELCOME, Part, Route
 
 SLACK_MIN = 10  # spare time on each day of a route
 FIRST = date(2026, 12, 1)
@@ -20,7 +21,7 @@ ROUNDED = timedelta(seconds=3)  # tolerance for the end of a lab's sections, fro
 
 
 def route(*parts: Part, hours: float = 1.0) -> Route:
-    return Route("Some labs", "", "", hours, ((WELCOME, *parts),), lists_breaks=False)
+    return Route("Some labs", "", "", hours, ((WELCOME, *parts),))
 
 
 def lab(number: str, *sections: Section) -> Part:
@@ -124,14 +125,19 @@ def test_a_long_day_has_lunch_at_noon():
         assert not lunches(day)
 
 
-def test_the_welcome_is_on_the_first_day_only_and_breaks_may_split_labs():
+def test_the_welcome_is_on_the_first_day_only_and_optional_sections_are_taught_in_full_labs():
     first, second = agenda.schedule(routes.find("two-days"), time(9), FIRST, {})
     assert first.entries[0].part == WELCOME
     assert second.entries[0].part.lab == "06"
     assert second.entries[0].begin.date() == FIRST + timedelta(days=1)
     begin, rest = (entry.part for entry in second.entries if entry.part.lab == "08")
-    assert (begin.sections[-1].name, rest.sections[0].name) == ("6", "7")
+    assert [*begin.sections, *rest.sections] == [*catalogue.find("08").sections]
     assert rest.title == f"{begin.title}, continued"
+    assert {entry.part.title for entry in (first.entries[-1], second.entries[-1])} == {CLOSING.title}
+
+
+def test_a_route_names_the_labs_that_it_leaves_out():
+    assert routes.find("two-days").left_out == "labs 05, 10, 11, and optional sections, except those of 08"
 
 
 def test_parts_are_contiguous_and_end_at_multiples_of_five_minutes():
@@ -155,12 +161,6 @@ def test_a_day_that_runs_over_is_reported():
     (sentence,) = agenda.advice(days(SHORT, LONG, hours=0.92))
     assert sentence.startswith("Day 1 runs over by 15 minutes, to 10:10: leave out a lab")
     assert agenda.advice(days(SHORT, LONG, hours=1.2)) == []
-
-
-@pytest.mark.parametrize(("start", "warnings"), [("9:00", 0), ("13:00", 1), ("6:00", 1)])
-def test_lunch_far_from_noon_is_reported(start, warnings):
-    (day,) = agenda.schedule(routes.find("day"), agenda.clock(start), agenda.calendar_day(None), {})
-    assert sum(sentence.startswith("Lunch is at ") for sentence in agenda.advice([day])) == warnings
 
 
 def test_the_origin_of_waiting_times_is_reported():
