@@ -1,4 +1,14 @@
-"""Run a script in n MPI ranks, each with its share of the cores; if one fails, all end."""
+"""Run a script in n MPI ranks, each with its share of the cores; if one fails, all end.
+
+A launch has these processes, each started by the one above it:
+
+    run_ranks                            plans the command (`planning`), starts and reads it (`mpirun`)
+      nsenter                            on a testbed only: enters the network of its switch
+        mpiexec.hydra                    MPICH's mpirun, with `loopback.c` preloaded unless on a testbed
+          hydra_pmi_proxy                one per node
+            labkit.mpi.rank_runner       one per rank: reports how it ended before mpirun ends the others
+              the script
+"""
 
 import contextlib
 import math

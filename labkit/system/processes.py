@@ -297,24 +297,6 @@ def end_all(find_left: Callable[[], Iterable[psutil.Process]]) -> bool:
     return wait_until(lambda: not kill(find_left()), KILL_TIMEOUT_S)
 
 
-def end_users(uids: Collection[int]) -> bool:
-    """Kill all processes of some users, as root; return whether all ended.
-
-    kill(2) signals all of a user's processes at once: a fork loop could outrun a search for processes one by one, but
-    not the kernel.
-    """
-    if min(uids, default=1) < 1:
-        raise ValueError("that would end the machine")
-
-    def all_ended() -> bool:
-        for uid in uids:
-            command = ["sh", "-c", "kill -s KILL -- -1"]  # a minimal Debian has no `kill` program
-            subprocess.run(command, user=uid, group=uid, extra_groups=[], stderr=subprocess.DEVNULL, cwd="/")
-        return not find(lambda process: process.uids().real in uids)
-
-    return wait_until(all_ended, KILL_TIMEOUT_S)
-
-
 def despite_interrupts(action: Callable[[], object]) -> None:
     """Call `action` again after each interrupt until it completes; then raise the interrupt."""
     interrupt = None

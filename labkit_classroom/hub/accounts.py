@@ -8,6 +8,7 @@ import os
 import pwd
 import stat
 import subprocess
+from collections.abc import Collection
 from pathlib import Path
 
 from labkit.system import account_access, files, processes
@@ -73,9 +74,27 @@ def remove(request: Settings) -> None:
     """
     existing = _existing(request)
     if existing:
-        processes.end_users(set(map(uid, existing)))
+        end_users(set(map(uid, existing)))
     for seat in existing:
         _run("userdel", seat)
+
+
+def end_users(uids: Collection[int]) -> bool:
+    """Kill all processes of some users, as root; return whether all ended.
+
+    kill(2) signals all of a user's processes at once: a fork loop could outrun a search for processes one by one, but
+    not the kernel.
+    """
+    if min(uids, default=1) < 1:
+        raise ValueError("that would end the machine")
+
+    def all_ended() -> bool:
+        for uid in uids:
+            command = ["sh", "-c", "kill -s KILL -- -1"]  # a minimal Debian has no `kill` program
+            subprocess.run(command, user=uid, group=uid, extra_groups=[], stderr=subprocess.DEVNULL, cwd="/")
+        return not processes.find(lambda process: process.uids().real in uids)
+
+    return processes.wait_until(all_ended, processes.KILL_TIMEOUT_S)
 
 
 def _existing(request: Settings) -> list[str]:

@@ -37,24 +37,12 @@ COLUMNS = (
 
 
 class Collected(NamedTuple):
-    """The results and machines of a class, as read from files.
+    """The results and machines of a class, as read from files."""
 
-    Attributes
-    ----------
-    results : dict
-        Labs' results by (student, lab).
-    machines : dict
-        The doctor's verdicts by student.
-    students : set of str
-        All students, including those without results.
-    unread : list of str
-        Files that could not be read.
-    """
-
-    results: dict[tuple[str, str], dict[str, Any]]
-    machines: dict[str, list[dict[str, Any]]]
-    students: set[str]
-    unread: list[str]
+    results: dict[tuple[str, str], dict[str, Any]]  # of labs, by student and lab
+    machines: dict[str, list[dict[str, Any]]]  # the doctor's verdicts by student
+    students: set[str]  # including those without results
+    unread: list[str]  # files that could not be read
 
     @property
     def labs(self) -> list[str]:
