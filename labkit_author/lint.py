@@ -266,6 +266,6 @@ def _hints(module: ast.Module) -> dict[int, bool]:
                 hints = [value(hint) for tuple_ in arguments if isinstance(tuple_, ast.Tuple) for hint in tuple_.elts]
                 empty = [hint for hint in hints if isinstance(hint, ast.Constant) and not str(hint.value).strip()]
                 has_hints[number] = bool(hints) and not empty
-            case ast.Assign([ast.Name("EXERCISES")], ast.Dict(numbers)):  # each a `Reference`, which has hints
-                has_hints |= {ast.literal_eval(number): True for number in numbers if number is not None}
+            case ast.Assign([ast.Subscript(ast.Name("EXERCISES"), ast.Constant(int(number)))]):
+                has_hints[number] = True  # a `Reference` can't be without
     return has_hints

@@ -1,4 +1,4 @@
-"""Add the skeleton of a new exercise to a lab's source, checks and planted mistakes."""
+"""Add the skeleton of a new exercise to a lab's source, and its check."""
 
 import re
 import subprocess
@@ -8,8 +8,8 @@ from pathlib import Path
 from labkit.system import files, paths
 from labkit.system.errors import LabError
 from labkit_author import sources
-from labkit_author.notebooks import by_section
-from labkit_author.skeletons import FUNCTION, SCRIPT
+from labkit_author.notebooks import QUESTIONS, by_section
+from labkit_author.skeletons import FUNCTION, SCRIPT, TABLES
 
 DO_MIN = 10  # minutes of a new exercise, until they are measured
 CLOSING = re.compile(r"^# %% \[markdown\][^\n]*\n# (?:## (?:Questions|Remember)|<div[^\n]*alert-warning)", re.M)
@@ -34,35 +34,39 @@ def new_exercise(source: Path, script: bool = False) -> tuple[int, list[Path]]:
     Raises
     ------
     LabError
-        If the lab has no checks yet.
+        If a lab without checks is to get a script.
     """
     lab, skeleton = source.stem[:2], SCRIPT if script else FUNCTION
-    checks = paths.ROOT / "labkit" / "exercises" / f"lab{lab}.py"
-    mistakes = paths.SOLUTIONS / "mistakes" / f"{lab}.toml"
-    if not checks.exists():
+    checks = paths.ROOT / "labkit" / "exercises" / ("." if script else "labs") / f"lab{lab}.py"
+    if script and not checks.exists():
         raise LabError(f"lab {lab} has no {paths.shown(checks)}: docs/writing-labs.md shows one.")
     number = len(sources.exercises(sources.read(source))) + 1
     names = {"n": str(number), "lab": lab}
     _put(source, _end_of_exercises(source.read_text(encoding="utf-8")), skeleton.text.substitute(names))
-    files.write(
-        checks, _importing(skeleton.imports, checks.read_text(encoding="utf-8")) + skeleton.check.substitute(names)
-    )
-    planted = mistakes.read_text(encoding="utf-8") if mistakes.exists() else ""
-    files.write(mistakes, planted + skeleton.mistakes.substitute(names))
-    modules = [source, checks]
+    before = _text(checks) or TABLES.substitute(names)
+    files.write(checks, _importing(skeleton.imports, before) + skeleton.check.substitute(names))
+    changed = [source, checks]
     if skeleton.probe is not None:
-        modules.append(checks.with_name(f"lab{lab}_{skeleton.name}_{number}.py"))
-        files.write(modules[-1], skeleton.probe.substitute(names))
-    _format(*modules)
+        changed.append(checks.with_name(f"lab{lab}_{skeleton.name}_{number}.py"))
+        files.write(changed[-1], skeleton.probe.substitute(names))
+    _format(*changed)
+    if skeleton.mistakes is not None:
+        changed.append(paths.SOLUTIONS / "mistakes" / f"{lab}.toml")
+        files.write(changed[-1], _text(changed[-1]) + skeleton.mistakes.substitute(names))
     _give_minutes(source, number)
-    return number, [*modules, mistakes]
+    return number, changed
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8") if path.exists() else ""
 
 
 def _give_minutes(source: Path, exercise: int) -> None:
     """Plan minutes for an exercise's section if it has none."""
     sections = by_section(sources.read(source))
     name = next(section.name for section in sections if exercise in section.exercises)
-    without = re.compile(rf"^(# ## {name} · .* {{read [\d.]+)(?!.*, do )", re.M)
+    heading = "Questions" if name == QUESTIONS else f"{name} · .*"
+    without = re.compile(rf"^(# ## {heading} {{read [\d.]+)(?!.*, do )", re.M)
     files.write(source, without.sub(rf"\g<1>, do {DO_MIN}", source.read_text(encoding="utf-8")))
 
 

@@ -12,6 +12,14 @@ from typing import NamedTuple
 LEFT = re.compile(r"Exercise \d+ · Its title|What to do and why\.|\b(?:twice|total)_\d+\b")
 
 
+TABLES = Template('''"""Exercises of lab $lab."""
+
+from labkit.exercises.engine.reference import Reference
+
+EXERCISES: dict[int, Reference] = {}
+''')  # a lab's first table
+
+
 class Exercise(NamedTuple):
     """Templates of an exercise's parts in its lab's files; `n` is its number, `lab` the lab's number.
 
@@ -25,17 +33,17 @@ class Exercise(NamedTuple):
         The part in the lab's checks.
     imports : dict of str to str
         The names used by the check, each with the line that imports it.
-    mistakes : Template
-        The part in the lab's planted mistakes, with an alternative right answer.
+    mistakes : Template or None
+        The part of a script in the lab's planted mistakes, with an alternative right answer.
     probe : Template or None
-        A separate module that runs on the ranks.
+        A script's separate module that runs on the ranks.
     """
 
     name: str
     text: Template
     check: Template
     imports: dict[str, str]
-    mistakes: Template
+    mistakes: Template | None = None
     probe: Template | None = None
 
 
@@ -60,42 +68,22 @@ def twice_$n(values):
 twice_$n = check($n, twice_$n)
 
 '''),
-    check=Template('''
-
-@lab.exercise($n, hints=("Which Python function adds up a list?", "return 2 * sum(values)"))
-def twice_$n(answer) -> None:
-    """Check the sum of generated lists and of an empty list."""
-
-    def decide(values: list[int]) -> None:
-        result, expected = number(call(answer, values), f"twice_$n({values})"), 2 * sum(values)
-        expect(result == expected, f"twice_$n({values}) to be {expected}; it is {result}")
-
-    for values in ([1, 2, 3], []):
-        decide(values)
-    for_all(decide, values=st.lists(st.integers(-9, 9), max_size=5))
-'''),
+    check=Template("""
+EXERCISES[$n] = Reference(
+    cases=[([1, 2, 3],), ([],)],
+    more=st.tuples(st.lists(st.integers(-9, 9), max_size=5)),
+    wrong={
+        "the sum were not doubled": sum,
+        "the numbers were squared, not doubled": lambda values: sum(value**2 for value in values),
+    },
+    also=[lambda values: sum(values + values)],
+    hints=("Which Python function adds up a list?", "return 2 * sum(values)"),
+)
+"""),
     imports={
         "st": "from hypothesis import strategies as st",
-        "call": "from labkit.exercises.engine.answers import call",
-        "for_all": "from labkit.exercises.engine.answers import for_all",
-        "number": "from labkit.exercises.engine.values import number",
-        "expect": "from labkit.exercises.engine.outcomes import expect",
+        "Reference": "from labkit.exercises.engine.reference import Reference",
     },
-    mistakes=Template("""
-[[$n.mistakes]]
-before = "2 * sum(values)"
-after = "sum(values)"
-message = "twice_$n([1, 2, 3]) to be 12; it is 6"
-
-[[$n.mistakes]]
-before = "return 2 * sum(values)"
-after = "pass"
-message = "a number; it is None"
-
-[[$n.right]]
-before = "2 * sum(values)"
-after = "sum(values + values)"
-"""),
 )
 
 SCRIPT = Exercise(

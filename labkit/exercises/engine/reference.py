@@ -2,15 +2,13 @@
 
 A lab's module in `labkit.exercises.labs` has a `Reference` for each of its exercises:
 
-    EXERCISES = {
-        1: Reference(
-            cases=[(0,), (3,)],
-            more=st.tuples(st.integers(-9, 9)),
-            wrong={"x were not doubled": lambda x: x},
-            also=[lambda x: x + x],
-            hints=("How much is twice x?", "2 * x"),
-        ),
-    }
+    EXERCISES[1] = Reference(
+        cases=[(0,), (3,)],
+        more=st.tuples(st.integers(-9, 9)),
+        wrong={"x were not doubled": lambda x: x},
+        also=[lambda x: x + x],
+        hints=("How much is twice x?", "2 * x"),
+    )
 
 The right answer is the lab's own solution (`catalogue.Exercise`). An answer is compared with it in each case, after it
 has returned, within tolerances. The message names a mistake if the answer equals that wrong function in all cases.

@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from labkit.exercises.engine.reference import Reference, Result
 
+EXERCISES: dict[int, Reference] = {}
+
 LAYOUTS = ("nchw", "nhwc", "nChw16c")
 Dimensions = list[tuple[int, int]]  # index and length, from the outermost to the innermost
 
@@ -62,7 +64,7 @@ def _element(shape: tuple[int, ...], indices: tuple[int, ...], layout: str) -> t
     return (*(index % length for index, length in zip(indices, shape, strict=True)), shape, layout)
 
 
-OFFSET = Reference(
+EXERCISES[2] = Reference(
     cases=_cases(),
     more=st.builds(
         _element,
@@ -96,5 +98,3 @@ OFFSET = Reference(
         "-(-C // 16) blocks: C / 16 rounded up.",
     ),
 )
-
-EXERCISES = {2: OFFSET}

@@ -10,6 +10,8 @@ from hypothesis.extra.numpy import arrays
 
 from labkit.exercises.engine.reference import Case, Reference, Result
 
+EXERCISES: dict[int, Reference] = {}
+
 FORMULA_HINT = (
     "PSNR compares the largest squared error that a number can have, 255², with the mean squared error: ten times the "
     "decimal logarithm of their ratio."
@@ -46,7 +48,7 @@ def _swapped() -> Case:
 
 
 BLACK = np.zeros((4, 5, 3), np.uint8)
-PSNR = Reference(
+EXERCISES[1] = Reference(
     cases=[
         _changed("every number is 10 too large", 4, 5, 10),
         _changed("every number is 10 too small", 4, 5, -10),
@@ -91,5 +93,3 @@ PSNR = Reference(
         "an error below a thousandth were none": ZERO_HINT,
     },
 )
-
-EXERCISES = {1: PSNR}

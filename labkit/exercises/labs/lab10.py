@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from labkit.exercises.engine.reference import Case, Reference, Result
 from labkit.system.words import plural
 
+EXERCISES: dict[int, Reference] = {}
+
 # Exercise 1: attention
 
 MASK_HINT = (
@@ -88,7 +90,7 @@ def _exact(heads: int, n: int, more: int, root: int, size: int, seed: int) -> tu
     return tuple(rng.integers(-size, size + 1, (heads, count, root**2)).astype("float32") for count in (n, m, m))
 
 
-ATTENTION = Reference(
+EXERCISES[1] = Reference(
     cases=[
         *itertools.starmap(_equal_scores, ((3, 3), (2, 4), (1, 3))),
         *itertools.starmap(
@@ -168,7 +170,7 @@ def _each(join: Callable[..., np.ndarray] = _append) -> Callable[..., Any]:
     return _later(lambda keys, values, k, v: (join(keys, k), join(values, v)))
 
 
-REMEMBER = Reference(
+EXERCISES[2] = Reference(
     cases=[(2, 4, [3]), (2, 4, [3, 3]), (3, 2, [2, 1, 1]), (1, 3, [1, 4, 2]), (2, 2, [2, 2], 2)],
     more=st.tuples(
         st.integers(1, 3), st.integers(1, 3), st.lists(st.integers(1, 4), min_size=1, max_size=4), st.integers(1, 2)
@@ -265,7 +267,7 @@ def _model(layers: int, shared: int, kv_heads: int, size: int) -> Model:
     return Model(layers, shared * kv_heads, kv_heads, size, 12 * layers * (shared * kv_heads * size) ** 2 + 1)
 
 
-COST = Reference(
+EXERCISES[3] = Reference(
     cases=[
         (4, 7, Model(5, 21, 7, 5, 1000), 0.5, 8),  # sizes for which no two mistakes give the same number
         (1, 0, Model(1, 1, 1, 1, 12), 4, 4),
@@ -349,5 +351,3 @@ COST = Reference(
     ),
     hint_for=dict.fromkeys(ORDERS, ORDER_HINT),
 )
-
-EXERCISES = {1: ATTENTION, 2: REMEMBER, 3: COST}
