@@ -101,6 +101,9 @@ def build_notebooks(
     execute: Annotated[
         bool, typer.Option("--execute", help="run the solution notebooks and store their outputs: all labs or none")
     ] = False,
+    record: Annotated[
+        bool, typer.Option("--record", help="run the solution notebooks and store what they record in data/recorded")
+    ] = False,
 ) -> None:
     """Build the student and solution notebooks from their sources, if `lab lint` finds no problems there.
 
@@ -124,6 +127,8 @@ def build_notebooks(
         written += stored.store(chosen, lambda lab: print(f"Executing {lab} …", flush=True))
         if len(chosen) < len(sources.labs()):
             print("Stored as drafts. To store all labs from one session: ./lab build --execute")
+    if record:
+        written += [path for source in chosen for path in stored.record(source)]
     written += filter(None, [picture.write()])
     for path in dict.fromkeys(written):
         print(f"wrote {paths.shown(path)}")

@@ -1,10 +1,13 @@
-"""Execute and store all labs in one session, if nothing in their outputs is unfit to be stored."""
+"""Execute labs, and store their outputs or what they record, if nothing in their outputs is unfit for it."""
 
 import html
+import json
 import os
 import pwd
 import re
 import shutil
+import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -13,9 +16,12 @@ from typing import Any
 import nbformat
 from nbformat import NotebookNode
 
+from labkit.display.results import describe_machine
 from labkit.display.speedups import STEPS
+from labkit.measure import recordings
 from labkit.system import files, lacks, paths
 from labkit.system.errors import LabError
+from labkit.system.words import plural
 from labkit_author import build, sources
 from labkit_author.execution import execute
 from labkit_author.notebooks import dumps
@@ -77,6 +83,43 @@ def store(chosen: Sequence[Path], on_lab: Callable[[str], None] = print) -> list
         for source in chosen:
             _store(source)
     return [build.solution_path(source) for source in chosen]
+
+
+def record(source: Path) -> list[Path]:
+    """Run a lab's solution, and write what it records to `data/recorded`, with machine, date and commit.
+
+    Raises
+    ------
+    LabError
+        If the lab fails, records nothing, or has an output that is unfit to be stored.
+    """
+    if missing := lacks.simulated():
+        raise LabError(f"a run without {', '.join(missing)} is not recorded: unset {lacks.VARIABLE}.")
+    number, machine = source.stem[:2], describe_machine()
+    command = ["git", "-C", str(paths.ROOT), "describe", "--always", "--dirty", "--exclude=*"]
+    commit = subprocess.run(command, capture_output=True, check=True, text=True).stdout.strip()
+    label = {
+        "machine": f"{machine['cpu']}, {plural(int(machine['cores']), 'core')}",
+        "date": time.strftime("%Y-%m-%d"),
+        "commit": commit,
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ[recordings.VARIABLE] = folder
+        try:
+            executed = execute(build.solution(source), name=f"{source.stem}-recording", cwd=paths.SOLUTIONS)
+        finally:
+            del os.environ[recordings.VARIABLE]
+        if reasons := problems(executed, number, draft=True):
+            raise LabError(f"lab {number}, {'; '.join(reasons)}. Nothing was recorded.")
+        values = {file.name: files.read_json(file) for file in sorted(Path(folder).glob(f"{number}-*.json"))}
+    if not values:
+        raise LabError(f'lab {number} records nothing: call labkit.measure.record("{number}-…", figures, QUICK) in it.')
+    target = paths.DATA / "recorded"
+    with files.writing(target):
+        target.mkdir(exist_ok=True)
+    for name, value in values.items():
+        files.write(target / name, json.dumps(label | value, indent=1) + "\n")
+    return [target / name for name in values]
 
 
 def _session(chosen: Sequence[Path]) -> tuple[str, int]:

@@ -216,7 +216,7 @@ class Results:
             new["exercises"] |= {number: PASSED for number in before if before[number] == PASSED}
             if all(stored.get(key) == value for key, value in new.items()):
                 return
-        stored |= self._about | new | {"when": time.strftime("%Y-%m-%d %H:%M"), "on": _describe_machine()}
+        stored |= self._about | new | {"when": time.strftime("%Y-%m-%d %H:%M"), "on": describe_machine()}
         files.write(self.path, json.dumps(stored, indent=1))
 
 
@@ -380,7 +380,7 @@ def _version(package: str) -> str:
         return f"no {package}"
 
 
-def _describe_machine() -> dict[str, str | int]:
+def describe_machine() -> dict[str, str | int]:
     """Return the machine and the software behind the figures."""
     machine = usable_machine()
     return {

@@ -8,8 +8,9 @@ if TYPE_CHECKING:
     from labkit.measure.alternation import alternate, per_second
     from labkit.measure.comparison import compare, share
     from labkit.measure.figures import Measured, Source
+    from labkit.measure.recordings import record, recorded
 
-__all__ = ["Measured", "Source", "alternate", "compare", "per_second", "share"]
+__all__ = ["Measured", "Source", "alternate", "compare", "per_second", "record", "recorded", "share"]
 
 __getattr__, __dir__, _ = lazy_loader.attach(
     __name__,
@@ -17,5 +18,6 @@ __getattr__, __dir__, _ = lazy_loader.attach(
         "alternation": ["alternate", "per_second"],
         "comparison": ["compare", "share"],
         "figures": ["Measured", "Source"],
+        "recordings": ["record", "recorded"],
     },
 )
