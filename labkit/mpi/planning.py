@@ -150,101 +150,69 @@ def plan(
     LabError
         If n or threads are invalid on this machine.
     """
-    if testbed:
-        return _plan_on(testbed, n, script, args, machine, threads, env, free, lab)
-    reach = reach_of(environ)
+    reach = Reach(slurm=False, nodes=len(testbed.nodes), local=True) if testbed else reach_of(environ)
     slurm, nodes = reach.slurm, reach.nodes
-    cores_per_node = _slurm_cpus(environ) if slurm else machine.usable_cores
-    n = check_ranks(n, cores_per_node * nodes)
-    n_on_node = math.ceil(n / nodes)
-    may_bind = machine.may_bind and not slurm  # each node of the job knows which CPUs are the job's
     free = machine.cores if free is None else free
+    may_bind = machine.may_bind and not slurm  # each node of the job knows which CPUs are the job's
+    if testbed:
+        cores_per_node, total = node_cores(machine, nodes), machine.usable_cores  # nodes may share cores
+    else:
+        cores_per_node = _slurm_cpus(environ) if slurm else machine.usable_cores
+        total = cores_per_node * nodes
+    n = check_ranks(n, total)
+    n_on_node = math.ceil(n / nodes)
     fair_share = max(1, cores_per_node // n_on_node)
     is_default = threads is None
     if is_default:
-        threads = min(fair_share, len(free) // n) if may_bind and n <= len(free) else fair_share
+        fewer = may_bind and not testbed and n <= len(free)
+        threads = min(fair_share, len(free) // n) if fewer else fair_share
     threads = _check_count("threads", threads)
-    enough = n_on_node * threads <= cores_per_node
-    bound = enough and may_bind and n * threads <= len(free)
-    warning = ""
-    if not enough:
-        warning = _too_few_cores(n_on_node, threads, cores_per_node)
-    elif may_bind and (not bound or (is_default and threads < fair_share)):
-        warning = _cores_in_use(n, threads, bound, machine.cores, free)
-    options: list[str] = []
-    cpus: list[tuple[int, ...]] = []
-    if bound:
-        cpus = shares(replace(machine, cores=tuple(free)), n, threads)
+    sharing, shared = (n, total) if testbed else (n_on_node, cores_per_node)  # ranks, and the cores that they share
+    enough = sharing * threads <= shared
+
+    variables, options, cpus = _thread_variables(threads), [], set[int]()
+    if testbed:
+        cpus = {cpu for node in testbed.nodes for cpu in node.cpus if may_bind}
+        own_cores = [core for core in machine.cores if cpus.intersection(core)]
+        are_free = set(own_cores) <= set(free)
+        bound = bool(cpus) and enough and are_free and n_on_node == 1
+        options += ["-ppn", str(n_on_node)]
+    else:
+        own_cores, are_free = list(machine.cores), n * threads <= len(free)
+        bound = enough and may_bind and are_free
+        variables |= ucx_variables(n, reach, environ)
+    if bound and not testbed:
+        of_ranks = shares(replace(machine, cores=tuple(free)), n, threads)
+        cpus = set().union(*of_ranks)
         # Hydra's `-bind-to core` counts all of the machine's cores, including those that this process may not use
         # (MPICH 5.0.2 under taskset; docs/upstream.md). `user:` takes CPUs by the kernel's numbers.
-        options += ["-bind-to", "user:" + ",".join(map(_ranges, cpus))]
-    variables = _thread_variables(threads) | ucx_variables(n, reach, environ)
+        options += ["-bind-to", "user:" + ",".join(map(_ranges, of_ranks))]
     for name, value in (variables | _check_env(env)).items():
         options += ["-genv", name, str(value)]
-    all_cpus = tuple(sorted(set().union(*cpus)))
+    warning = ""
+    if not enough:
+        warning = _too_few_cores(sharing, threads, shared)
+    elif may_bind and (not are_free or (is_default and threads < fair_share)):
+        warning = _cores_in_use(n, threads, are_free, own_cores, free)
     return Plan(
         n=n,
-        wrapper=(),
+        wrapper=(lab, "testbed", *_testbed_options(testbed), "--") if testbed else (),
         options=tuple(options),
         script=(script, *map(_check_argument, args)),
         # Inside a job step, where a notebook kernel may be, srun waits for that step to end unless it may overlap; and
         # it would bind Hydra's proxy, with all the node's ranks, to one task's share.
         variables={"SLURM_OVERLAP": "1", "SLURM_CPU_BIND": "none"} if slurm else {},
-        env=(_reserved(all_cpus) if bound else {}) | hydra_variables(reach),
-        cpus=all_cpus,
+        env={
+            **(testbed.variables if testbed else {}),
+            **({RESERVED_VARIABLE: ",".join(map(str, sorted(cpus)))} if cpus and are_free else {}),
+            **hydra_variables(reach),
+        },
+        cpus=tuple(sorted(cpus)),
         local=reach.local,
         threads=threads,
         bound=bound,
         warning=warning,
     )
-
-
-def _plan_on(
-    testbed: Testbed,
-    n: int,
-    script: str,
-    args: Iterable[object],
-    machine: Machine,
-    threads: int | None,
-    env: Mapping[str, object] | None,
-    free: Sequence[Core] | None,
-    lab: str,
-) -> Plan:
-    """Spread n ranks over the nodes of a testbed; ranks on a node share its cores."""
-    n = check_ranks(n, machine.usable_cores)
-    nodes, cores_per_node = len(testbed.nodes), node_cores(machine, len(testbed.nodes))
-    n_on_node = math.ceil(n / nodes)
-    threads = max(1, cores_per_node // n_on_node) if threads is None else _check_count("threads", threads)
-    cpus = tuple(sorted({cpu for node in testbed.nodes for cpu in node.cpus})) if machine.may_bind else ()
-    cores_of_nodes = [core for core in machine.cores if set(core) & set(cpus)]
-    enough = n * threads <= machine.usable_cores
-    undisturbed = free is None or set(cores_of_nodes) <= set(free)
-    warning = ""
-    if not enough:
-        warning = _too_few_cores(n, threads, machine.usable_cores)
-    elif not undisturbed:
-        warning = _cores_in_use(n, threads, False, cores_of_nodes, free or ())
-    options = ["-ppn", str(n_on_node)]
-    for name, value in (_thread_variables(threads) | _check_env(env)).items():
-        options += ["-genv", name, str(value)]
-    return Plan(
-        n=n,
-        wrapper=(lab, "testbed", *_testbed_options(testbed), "--"),
-        options=tuple(options),
-        script=(script, *map(_check_argument, args)),
-        variables={},
-        env=testbed.variables | (_reserved(cpus) if cpus and undisturbed else {}),
-        cpus=cpus,
-        local=True,
-        threads=threads,
-        bound=bool(cpus) and enough and undisturbed and n_on_node == 1,
-        warning=warning,
-    )
-
-
-def _reserved(cpus: Iterable[int]) -> dict[str, str]:
-    """Return the variable that tells ranks which CPUs their run has reserved."""
-    return {RESERVED_VARIABLE: ",".join(map(str, cpus))}
 
 
 def _testbed_options(testbed: Testbed) -> list[str]:
