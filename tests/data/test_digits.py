@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from mnist_files import fingerprint, put, register
 
-from labkit.data import digits
+from labkit.data import digits, mnist
 from labkit.data.digits import load_digits
 from labkit.data.mnist import fetch, status
 from labkit.system.errors import LabError
@@ -88,6 +88,48 @@ def test_built_in_digits_are_limited_to_the_size_of_mnist(folder, registry):
     for arguments in ({"n_train": 60_001}, {"n_test": 10_001}):
         with pytest.raises(LabError, match="is not possible here"):
             load_digits(folder=folder, registry=registry, **arguments)
+
+
+# --- 5,000 of MNIST's digits ------------------------------------------------------------------------------------------
+
+
+def test_real_digits_are_each_in_one_part_balanced_and_shuffled(folder, registry):
+    data = load_digits(folder=folder, registry=registry, real=True)
+    assert (data.x_train.shape, data.x_test.shape) == ((4000, 28, 28, 1), (1000, 28, 28, 1))
+    assert (data.x_train.dtype, data.y_train.dtype) == (np.float32, np.int64)
+    assert [np.bincount(labels).tolist() for labels in (data.y_train, data.y_test)] == [[400] * 10, [100] * 10]
+    assert set(data.y_train[:100]) == set(range(10)), "sorted by class, as in the file"
+    everything = np.concatenate([data.x_train, data.x_test]).reshape(5000, -1)
+    assert len(np.unique(everything, axis=0)) == 5000
+    assert "5,000 of MNIST's digits: 4,000 training and 1,000 test digits, as MNIST is not in" in data.source
+    assert "sklearn" not in data.source
+    again = load_digits(4000, 10, folder=folder, registry=registry, real=True)
+    assert np.array_equal(again.x_train, data.x_train)
+
+
+def test_more_digits_than_there_are_real_ones_are_variants(folder, registry):
+    place = {"folder": folder, "registry": registry, "real": True}
+    few, many = load_digits(300, 50, **place), load_digits(4500, 50, **place)
+    assert len(np.unique(many.x_train, axis=0)) == 4500
+    assert many.x_train.mean() == pytest.approx(few.x_train.mean(), rel=0.1), "as light, and nothing is cut off"
+    assert np.array_equal(few.x_test, many.x_test), "the test digits are no variants"
+
+
+def test_all_of_mnist_precedes_the_real_digits(folder, registry, truth):
+    put(folder, truth)
+    assert load_digits(10, 10, folder=folder, registry=registry, real=True).source.startswith("MNIST: ")
+
+
+@pytest.mark.parametrize("change", ["missing", "damaged", "another package"])
+def test_real_digits_that_are_missing_or_damaged_are_refused_by_name(tmp_path, monkeypatch, change):
+    monkeypatch.syspath_prepend(tmp_path)
+    place = tmp_path / "some_package"
+    (place / "data/data").mkdir(parents=True)
+    (place / "__init__.py").write_text("raise SystemExit('imported')")
+    if change == "damaged":
+        (place / "data/data/mnist_5k.csv.gz").write_bytes(b"x")
+    with pytest.raises(LabError, match="is missing from" if change == "another package" else f"5k.csv.gz is {change}"):
+        mnist.read_5k("no_such_package" if change == "another package" else place.name)
 
 
 # --- No network, nothing written --------------------------------------------------------------------------------------
