@@ -80,7 +80,7 @@ def test_only_imported_modules_are_compiled(bytecode, tmp_path, monkeypatch):
     }
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_few_imported_modules_are_missed(bytecode):
     names = set(bytecode.kit_imports())
     assert {"tensorflow", "horovod.tensorflow", "nncf", "jupyterlab.labapp", "mpi4py.MPI"} <= names

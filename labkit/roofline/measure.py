@@ -183,7 +183,7 @@ def limits(again: bool = False, folder: Path = CACHE, cap: str | None = None, qu
     cap : str, optional
         One of `BEYOND`: limits without newer instruction sets. They are cached separately.
     quick : bool
-        Whether small matmuls will do if none are cached: the limits are too low, and not cached.
+        Whether small matmuls will do if none are cached: the limits are too low, and cached separately.
 
     Raises
     ------
@@ -195,12 +195,12 @@ def limits(again: bool = False, folder: Path = CACHE, cap: str | None = None, qu
     machine = usable_machine()
     isa = tuple(name for name in machine.isa if cap is None or name not in BEYOND[cap])
     about = conditions(machine) | ({"cap": cap} if cap else {})
+    if quick and not path_for(about, folder).exists():
+        about["quick"] = True
     file = path_for(about, folder)
     figures = None if again else _read(file, about)
     if figures is None:
         figures = {**_measure(isa, cap, quick), "when": time.strftime("%Y-%m-%d %H:%M")}
-        if quick:
-            return _limits(figures, isa)
         try:
             with files.writing(folder):
                 folder.mkdir(parents=True, exist_ok=True)

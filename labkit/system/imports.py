@@ -37,7 +37,7 @@ def gc_rare() -> Iterator[None]:
         gc.freeze()
 
 
-OPTIONAL = ("sklearn", "matplotlib")  # libraries that Keras imports if they are installed, but does not need
+OPTIONAL = ("sklearn", "matplotlib", "pandas", "IPython")  # Keras imports them if installed, but does not need them
 
 
 class _HideFromKeras:
@@ -51,7 +51,7 @@ class _HideFromKeras:
 
 
 def lighten_keras() -> None:
-    """Keep scikit-learn and Matplotlib out of this process's later imports of Keras, and so of TensorFlow.
+    """Keep `OPTIONAL` out of this process's later imports of Keras, and so of TensorFlow.
 
     They take more than a second, a third of TensorFlow's import on each rank: docs/upstream.md.
     """

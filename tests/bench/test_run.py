@@ -1,6 +1,5 @@
 import json
 import math
-import os
 import re
 import sys
 
@@ -107,7 +106,10 @@ def test_a_tensorflow_failure_is_one_line_and_exit_code_2():
 
 
 RANKS = """
-import horovod.tensorflow as hvd, numpy as np, tensorflow as tf
+import contextlib, runpy
+with contextlib.suppress(SystemExit):
+    runpy.run_module("labkit.bench", run_name="__main__")
+import horovod.tensorflow as hvd, tensorflow as tf
 from labkit.bench import steps
 from labkit.data.synthetic_batch import synthetic_batches
 from labkit.models.networks import Network
@@ -120,23 +122,28 @@ print("VALUES", losses[0], *(float(tf.reduce_sum(w * w)) for w in network.weight
 """
 
 
-def test_horovod_ranks_see_different_images_and_keep_the_same_weights(tmp_path):
-    script = tmp_path / "ranks.py"
-    script.write_text(RANKS)
-    run = run_ranks(2, script, threads=1, show=False)
+@pytest.fixture(scope="module")
+def on_ranks(tmp_path_factory):
+    """Return the folder and the run of a script on two ranks that runs the benchmark first."""
+    folder = tmp_path_factory.mktemp("ranks")
+    (folder / "ranks.py").write_text(RANKS)
+    flags = [*SMALL, "--variable_update=horovod", "--num_intra_threads=1", "--json=out.json"]
+    return folder, run_ranks(2, "ranks.py", *flags, cwd=folder, threads=1, show=False)
+
+
+def test_horovod_ranks_see_different_images_and_keep_the_same_weights(on_ranks):
+    _, run = on_ranks
     values = [next(line.split()[1:] for line in lines if line.startswith("VALUES")) for lines in run.lines]
     assert values[0][0] != values[1][0]
     assert values[0][1:] == values[1][1:]
     assert len(values[0]) == 9
 
 
-def test_horovod_reports_once_for_all_ranks(tmp_path):
-    mpirun = [os.path.join(os.path.dirname(sys.executable), "mpirun"), "-n", "2", sys.executable]  # noqa: PTH118, PTH120
-    flags = [*SMALL, "--variable_update=horovod", "--num_intra_threads=1", f"--json={tmp_path}/out.json"]
-    done = processes.run([*mpirun, "-m", "labkit.bench", *flags], timeout=120)
-    assert not done.failure, done.lines
-    assert "Batch size:  8 global" in done.lines
-    assert sum(line.startswith("total images/sec") for line in done.lines) == 1
-    result = json.loads((tmp_path / "out.json").read_text())
+def test_horovod_reports_once_for_all_ranks(on_ranks):
+    folder, run = on_ranks
+    lines = run.lines[0] + run.lines[1]
+    assert "Batch size:  8 global" in lines
+    assert sum(line.startswith("total images/sec") for line in lines) == 1
+    result = json.loads((folder / "out.json").read_text())
     assert result["ranks"] == 2
     assert result["images_per_second"] == pytest.approx(8 * 6 / sum(result["seconds"]))

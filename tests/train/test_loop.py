@@ -134,8 +134,8 @@ def test_the_log_is_complete(whole):
 
 
 def test_it_learns_on_two_ranks(tmp_path, train):
-    synthetic.write(tmp_path / "more", train=800, validation=200, size=48, shards=(4, 2))
-    flags = ("--batch_size=32", "--iter_unit=epoch", "--num_iter=12", "--lr_init=0.8", "--lr_warmup_epochs=2")
+    synthetic.write(tmp_path / "more", train=800, validation=200, size=32, shards=(4, 2))
+    flags = ("--batch_size=32", "--iter_unit=epoch", "--num_iter=8", "--lr_init=0.8", "--lr_warmup_epochs=2")
     _, records = train(2, "run", f"--data_dir={tmp_path / 'more'}", *flags, "--use_cosine_lr", "--least_area=0.5")
     trained = [record["cross_entropy"] for record in records if record["event"] == "train"]
     assert np.mean(trained[-10:]) < 0.7 * np.mean(trained[:10])
