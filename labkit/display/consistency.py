@@ -100,9 +100,8 @@ class Limit:
         over, under = (self.measured, measured) if self.lower_is_better else (measured, self.measured)
         value, low, high = 100 * over.value / under.value, math.nan, math.nan
         if not math.isnan(measured.low):
-            # Relative errors of independent figures add in quadrature.
-            low = value / math.exp(math.hypot(_error(over, over.low), _error(under, under.high)))
-            high = value * math.exp(math.hypot(_error(over, over.high), _error(under, under.low)))
+            (over_low, over_high), (under_low, under_high) = (_ends(figure) for figure in (over, under))
+            low, high = 100 * over_low / under_high, 100 * over_high / under_low
         return Measured(value, low, high, "%", digits=0)
 
     def describe(self, measured: Measured) -> str:
@@ -116,11 +115,9 @@ class Limit:
         return f"{text}, but its interval includes 100%" if share.low <= 100 else f"{text}: {self.above}"
 
 
-def _error(figure: Measured, end: float) -> float:
-    """Return the distance from a figure to an end of its interval, as a logarithm; 0 without an interval."""
-    if math.isnan(end) or figure.value <= 0:
-        return 0.0
-    return abs(math.log(end / figure.value)) if end > 0 else math.inf
+def _ends(figure: Measured) -> tuple[float, float]:
+    """Return the ends of a figure's interval; the figure without one."""
+    return (figure.value, figure.value) if math.isnan(figure.low) else (max(0.0, figure.low), figure.high)
 
 
 class Prediction(NamedTuple):

@@ -1,21 +1,21 @@
 """Recordings: figures that ship with the kit, for machines that can't measure them themselves."""
 
 import json
-import math
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import fastjsonschema
 
-from labkit.measure.figures import Measured, Source
+from labkit.measure.figures import Measured, Source, summarize
 from labkit.system import files, paths
 from labkit.system.errors import LabError
 
 VARIABLE = "LAB_RECORD"  # the folder for what a lab records, while `lab build --record` runs it
 _LABEL = {key: {"type": "string"} for key in ("machine", "date", "commit")}
-_FIGURE = {"type": "object", "required": ["value", "low", "high", "unit", "digits", "rounds", "source"]}
+_FIGURE = {"type": "object", "required": ["rounds", "unit", "source"]}
 _check = fastjsonschema.compile(
     {
         "type": "object",
@@ -70,7 +70,11 @@ def recorded(name: str) -> Recording:
         raise LabError(f"there is no recording {name!r}, only {known}.") from error
     except (OSError, ValueError) as error:  # a JsonSchemaValueException is a ValueError
         raise LabError(f"data/recorded/{name}.json is damaged: restore it with git.") from error
-    recording = Recording(**stored | {"figures": {key: _decode(value) for key, value in stored["figures"].items()}})
+    figures = {
+        name: replace(summarize(of["rounds"], of["unit"], of["source"] and Source(*of["source"])), note="recorded")
+        for name, of in stored["figures"].items()
+    }
+    recording = Recording(**stored | {"figures": figures})
     print(recording)
     return recording
 
@@ -100,18 +104,6 @@ def record(name: str, figures: Mapping[str, Measured], quick: bool, **data: Any)
         raise LabError(f"{name} is not recorded in a small run: unset QUICK.")
     if busy := [key for key, figure in figures.items() if any(others.busy for others in figure.contention)]:
         raise LabError(f"{name} is not recorded: other work used the cores during {', '.join(busy)}.")
-    values = {"figures": {key: _encode(figure) for key, figure in figures.items()}, "data": data}
+    rounds = {key: {"rounds": f.rounds or [f.value], "unit": f.unit, "source": f.source} for key, f in figures.items()}
+    values = {"figures": rounds, "data": data}
     files.write(Path(os.environ[VARIABLE], f"{name}.json"), json.dumps(values, allow_nan=False))
-
-
-def _encode(figure: Measured) -> dict[str, Any]:
-    low, high = (None if math.isnan(end) else end for end in (figure.low, figure.high))
-    kept = {key: getattr(figure, key) for key in ("value", "unit", "digits", "rounds", "source")}
-    return kept | {"low": low, "high": high}
-
-
-def _decode(stored: dict[str, Any]) -> Measured:
-    low, high = (math.nan if end is None else end for end in (stored["low"], stored["high"]))
-    source = stored["source"] and Source(*stored["source"])
-    rounds = tuple(stored["rounds"])
-    return Measured(**stored | {"low": low, "high": high, "rounds": rounds, "source": source, "note": "recorded"})

@@ -1,7 +1,5 @@
 """A lab's recordings are written by `lab build --record`, and read where a machine can't measure."""
 
-import json
-import math
 import re
 
 import pytest
@@ -84,14 +82,3 @@ def test_a_missing_or_damaged_recording_is_one_clear_line(kit, text):
     (kit / "recorded/42-wires.json").write_text(text)
     with pytest.raises(LabError, match=r"^data/recorded/42-wires\.json is damaged: restore it with git\.$"):
         recorded("42-wires")
-
-
-def test_a_figure_without_an_interval_stays_without(monkeypatch, kit):
-    monkeypatch.setenv("LAB_RECORD", str(kit / "recorded"))
-    (kit / "recorded").mkdir()
-    record("42-limit", {"memory": Measured(28.5, unit="GB/s", digits=1)}, quick=False)
-    file = kit / "recorded/42-limit.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | dict.fromkeys(("machine", "date", "commit"), "x")))
-    memory = recorded("42-limit").figures["memory"]
-    assert math.isnan(memory.low)
-    assert str(memory) == "28.5 GB/s, recorded"

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
+from labkit.measure.figures import summarize
 from labkit.mpi import run_ranks
-from labkit.system.statistics import interval
 from labkit.testbed import Testbed
 from labkit.testbed.units import parse_rate
 
@@ -23,7 +23,7 @@ RATES = ("10 Mbit/s", "100 Mbit/s", "1 Gbit/s", "5 Gbit/s", "10 Gbit/s")
 NODES = (2, 4, 8, 16)
 OPERATIONS = ("one_flow", "all_flows", "one_server", "ring", "all_reduce")
 MAX_BYTES, BYTES_S = 4_000_000, 0.32  # the size of the values, or on slow wires their transfer time
-ROW_S = 3.0  # for a row's rounds, unless three take longer
+ROW_S = 3.0  # for a row's rounds, unless six take longer
 PINGS = 50  # per round
 # An Ethernet packet without jumbo frames: 1,500 bytes, of which IP and TCP (with timestamps) use 52, plus a 14-byte
 # Ethernet header, which a testbed's wire counts too (tc-tbf(8)).
@@ -47,10 +47,9 @@ def measure(nodes: int, rate: float) -> dict[str, object]:
         seconds = json.loads(out.read_text())
     excess, widest = {}, 0.0
     for operation in OPERATIONS:
-        mean, half = interval(np.log(seconds[operation]))
-        minimum = theory(operation, nodes, n_bytes, rate)
-        excess[operation] = float(np.exp(mean) / minimum - 1)
-        widest = max(widest, float(np.exp(mean + half) - np.exp(mean - half)) / minimum / 2)
+        figure, minimum = summarize(seconds[operation]), theory(operation, nodes, n_bytes, rate)
+        excess[operation] = figure.value / minimum - 1
+        widest = max(widest, (figure.high - figure.low) / minimum / 2)
     return {
         "nodes": nodes,
         "rate": rate,

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from mpi4py import MPI
 
-ROUNDS = range(3, 31)  # minimum and maximum
+ROUNDS = range(6, 31)  # minimum and maximum
 PINGS = 50
 RANKS = MPI.COMM_WORLD
 FOLLOWING, PRECEDING = (RANKS.rank + 1) % RANKS.size, (RANKS.rank - 1) % RANKS.size
