@@ -9,14 +9,18 @@ from typing import Annotated
 
 import typer
 
-from labkit.cli.options import PASS_ON, SomeLabs
+from labkit.cli.options import SomeLabs
 from labkit.system import paths
 
 app = typer.Typer()
 command = functools.partial(app.command, rich_help_panel="Working on the kit")
 
 
-@command("test", context_settings=PASS_ON, epilog="Example: `./lab test --fast` or `./lab test -k launch`")
+@command(
+    "test",
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    epilog="Example: `./lab test --fast` or `./lab test -k launch`",
+)
 def run_tests(
     context: typer.Context,
     fast: Annotated[

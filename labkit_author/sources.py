@@ -10,9 +10,8 @@ import functools
 import hashlib
 import re
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jupytext
 import nbformat
@@ -29,26 +28,12 @@ STUB = f"# {'─' * 20} YOUR CODE HERE {'─' * 20}\nraise NotImplementedError()
 KEPT_METADATA = ("tags", "jupyter")  # cell metadata; `jupyter={"source_hidden": true}` folds a cell in JupyterLab
 
 
-@dataclass(frozen=True)
-class Exercise:
-    """One exercise in a lab's source.
+class Answer(NamedTuple):
+    """The answer to an exercise in a lab's source."""
 
-    Attributes
-    ----------
-    number : int
-        Its number in the lab, from 1.
-    name : str
-        The variable that the student's answer is bound to.
-    cell : int
-        Index of the cell with the solution.
-    solution : str
-        That cell's text, including the solution.
-    """
-
-    number: int
-    name: str
-    cell: int
-    solution: str
+    name: str  # the variable that it is bound to
+    cell: int  # the index of its cell
+    solution: str  # the cell's text, with the markers
 
 
 def find(lab: str) -> Path:
@@ -147,15 +132,15 @@ def solved(notebook: NotebookNode) -> NotebookNode:
     return copied
 
 
-def exercises(notebook: NotebookNode) -> dict[int, Exercise]:
-    """Return a notebook's exercises by number.
+def exercises(notebook: NotebookNode) -> dict[int, Answer]:
+    """Return the answers to a notebook's exercises, by number.
 
     Raises
     ------
     LabError
         If a check has no solution before it, a solution has no check after it, or a number is used twice.
     """
-    results: dict[int, Exercise] = {}
+    results: dict[int, Answer] = {}
     open_cell = None
     for index, cell in enumerate(notebook.cells):
         for number, name in checks(cell):
@@ -163,7 +148,7 @@ def exercises(notebook: NotebookNode) -> dict[int, Exercise]:
                 raise LabError(f"cell {index} checks exercise {number}, but no cell before it has a '{BEGIN}'.")
             if number in results:
                 raise LabError(f"cell {index}: exercise {number} is checked twice.")
-            results[number] = Exercise(number, name, open_cell, notebook.cells[open_cell].source)
+            results[number] = Answer(name, open_cell, notebook.cells[open_cell].source)
             open_cell = None
         if BEGIN in cell.source:
             if open_cell is not None:

@@ -282,7 +282,8 @@ def test_help_lists_the_commands_for_students_and_help_all_the_rest(monkeypatch,
     commands = set(typer.main.get_command(cli.application()).commands)
     assert run(monkeypatch, "--help") == 0
     short = capsys.readouterr().out
-    assert listed(short) == {"start", "doctor", "reset", "report", "join", "hand"}
+    now_and_then = {"setup", "kernel", "data", "leave", "catchup"}
+    assert listed(short) == {"start", "doctor", "reset", "report", "join", "hand", *now_and_then}
     assert "--help-all" in short
     assert run(monkeypatch, "--help-all") == 0
     assert listed(capsys.readouterr().out) == commands

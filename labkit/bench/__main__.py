@@ -35,14 +35,5 @@ def _torch_run() -> ModuleType:
     return torch_run
 
 
-def main() -> None:
-    """Run the benchmark; errors that users can fix are one line, with exit code 2."""
-    try:
-        measure(flags.parse(BenchConfig, sys.argv[1:], "python -m labkit.bench"))
-    except LabError as error:
-        print(f"lab: {error}", file=sys.stderr)
-        raise SystemExit(2) from error
-
-
 if __name__ == "__main__":
-    main()
+    flags.run(measure, BenchConfig, "labkit.bench")

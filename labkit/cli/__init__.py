@@ -13,9 +13,9 @@ import typer
 from typer.core import TyperGroup
 
 from labkit.cli import cluster, data, measuring, refusals, students
+from labkit.cli.options import LABS, SOMETIMES
 from labkit.system import terminal
 
-FOR_STUDENTS = ("start", "doctor", "reset", "report", "join", "hand")
 SHOW_ALL = f"{__name__}: show all"  # key in a context's `meta`: the help lists all commands
 
 
@@ -32,7 +32,10 @@ class _Commands(TyperGroup):
         """Write the help for the commands to list; completion knows them all."""
         commands = self.commands
         if not ctx.meta.get(SHOW_ALL):
-            self.commands = {name: commands[name] for name in FOR_STUDENTS if name in commands}
+            panels = {name: getattr(command, "rich_help_panel", None) for name, command in commands.items()}
+            self.commands = {
+                name: commands[name] for shown in (LABS, SOMETIMES) for name in panels if panels[name] == shown
+            }
         try:
             super().format_help(ctx, formatter)
         finally:
@@ -71,7 +74,7 @@ def application() -> typer.Typer:
     )
     app.callback()(_options)
     app.add_typer(students.app)
-    app.add_typer(data.app, name="data", rich_help_panel="The labs")
+    app.add_typer(data.app, name="data", rich_help_panel=SOMETIMES)
     app.add_typer(measuring.app)
     app.add_typer(cluster.app, name="cluster", rich_help_panel="Measuring")
     for entry_point in sorted(metadata.entry_points(group="labkit.commands"), reverse=True):

@@ -8,7 +8,7 @@ import typer
 
 from labkit.system import paths
 
-PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
+LABS, SOMETIMES = "The labs", "When you need them"  # panels of the help that students see
 
 
 def _private(folder: Path) -> Path:

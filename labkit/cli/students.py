@@ -9,17 +9,17 @@ from typing import Annotated
 
 import typer
 
-from labkit.cli.options import LabNumber, StudentFolder
+from labkit.cli.options import LABS, SOMETIMES, LabNumber, StudentFolder
 from labkit.system import account_access, files, paths, terminal
 from labkit.system.errors import LabError
 from labkit.system.machine import HUGE_PAGES, huge_pages_problem
 
 app = typer.Typer()
-command = functools.partial(app.command, rich_help_panel="The labs")
+command = functools.partial(app.command, rich_help_panel=LABS)
 LOG = ".jupyterlab.log"  # in the student's folder
 
 
-@command(epilog="Example: `./lab setup` or `./lab setup --from /media/stick/labs`")
+@app.command(rich_help_panel=SOMETIMES, epilog="Example: `./lab setup` or `./lab setup --from /media/stick/labs`")
 def setup(
     source: Annotated[
         str | None, typer.Option("--from", help="install offline from this folder, written by `./lab pack`")
@@ -119,7 +119,7 @@ def start(
         server.start()
 
 
-@command(epilog="Example: `./lab kernel` or `/opt/labs/lab kernel --folder ~/my-labs`")
+@app.command(rich_help_panel=SOMETIMES, epilog="Example: `./lab kernel` or `/opt/labs/lab kernel --folder ~/my-labs`")
 def kernel(
     folder: StudentFolder,
     prefix: Annotated[

@@ -2,9 +2,10 @@
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
 import typer
 import typer.core
@@ -81,8 +82,8 @@ def _option(name: str, annotation: Any, default: Any) -> Any:
     return Annotated[kind, option]
 
 
-def parse(config: type[T], args: Sequence[str], program: str, description: str = "", example: str = "") -> T:
-    """Return the configuration that a program's arguments describe; `--help` exits.
+def parse(config: type[T], args: Sequence[str], program: str, **texts: str) -> T:
+    """Return the configuration that a program's arguments describe; `--help`, with the `texts`, exits.
 
     Raises
     ------
@@ -90,7 +91,7 @@ def parse(config: type[T], args: Sequence[str], program: str, description: str =
         When a flag is unknown, or has an impossible value.
     """
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown")
-    app.command(cls=Command, help=description, epilog=example)(takes(config)(lambda parsed: parsed))
+    app.command(cls=Command, **texts)(takes(config)(lambda parsed: parsed))  # type: ignore[arg-type]
     try:
         parsed = app(list(args), prog_name=program, standalone_mode=False)
     except typer.TyperException as error:
@@ -98,6 +99,16 @@ def parse(config: type[T], args: Sequence[str], program: str, description: str =
     if not isinstance(parsed, config):
         raise SystemExit(parsed)
     return parsed
+
+
+def run(function: Callable[[T], int | None], config: type[T], module: str, **texts: str) -> NoReturn:
+    """Run `python -m MODULE` with its flags; errors that users can fix are one line, with exit code 2."""
+    try:
+        status = function(parse(config, sys.argv[1:], f"python -m {module}", **texts))
+    except LabError as error:
+        print(f"lab: {error}", file=sys.stderr)
+        raise SystemExit(2) from error
+    raise SystemExit(status)
 
 
 def usage(error: typer.TyperException) -> str:

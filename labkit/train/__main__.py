@@ -1,15 +1,12 @@
 """One rank of the training program: `python -m labkit.train --help`."""
 
 import os
-import sys
 
 from labkit.system import flags
-from labkit.system.errors import LabError
 from labkit.system.imports import gc_paused, lighten_keras
 from labkit.train.config import TrainConfig
 
-PROGRAM = "python -m labkit.train"
-DESCRIPTION = """\
+HELP = """\
 Train and evaluate ResNet-50 on all ranks that it is started on.
 
 Run the same command again to continue from the last checkpoint in --results_dir. On SIGTERM, SIGUSR1 or Ctrl-C, it
@@ -19,19 +16,18 @@ Example: `mpirun -n 2 python -m labkit.train --model resnet8 --data_dir data/syn
 on a cluster: `sbatch --nodes 2 env/slurm/train.sbatch --num_iter 50 --data_dir /datasets/imagenet`"""
 
 
+def train(config: TrainConfig) -> int:
+    """Import TensorFlow, train, and return the exit status."""
+    lighten_keras()
+    with gc_paused():
+        from labkit.train import loop
+    return loop.run(config)
+
+
 def main() -> None:
-    """Run with the command-line flags; errors that users can fix are one line, with exit code 2."""
+    """Run with the command-line flags."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # hides start-up notices, not errors
-    try:
-        config = flags.parse(TrainConfig, sys.argv[1:], PROGRAM, DESCRIPTION, EXAMPLE)
-        lighten_keras()
-        with gc_paused():
-            from labkit.train import loop
-        status = loop.run(config)
-    except LabError as error:
-        print(f"lab: {error}", file=sys.stderr)
-        raise SystemExit(2) from error
-    raise SystemExit(status)
+    flags.run(train, TrainConfig, "labkit.train", help=HELP, epilog=EXAMPLE)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from labkit.cli.options import LabNumber, StudentFolder
+from labkit.cli.options import SOMETIMES, LabNumber, StudentFolder
 from labkit.system import files, paths, terminal
 from labkit.system.errors import LabError
 from labkit.system.words import plural
@@ -143,7 +143,7 @@ def _write(out: Path, text: str) -> None:
     print(f"wrote {paths.shown(out)}")
 
 
-@command(epilog="Example: `./lab catchup 07 --to 4`")
+@app.command(rich_help_panel=SOMETIMES, epilog="Example: `./lab catchup 07 --to 4`")
 def catchup(
     lab: LabNumber,
     to: Annotated[int, typer.Option(help="the exercise to continue with", min=1)],

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from labkit.cli.options import StudentFolder
+from labkit.cli.options import LABS, SOMETIMES, StudentFolder
 
 app = typer.Typer()
-command = functools.partial(app.command, rich_help_panel="The labs")
+command = functools.partial(app.command, rich_help_panel=LABS)
 
 
 @command(epilog="Example: `./lab join http://192.168.1.5:8500 K7Q2M9 --seat B4`")
@@ -50,7 +50,7 @@ def hand(folder: StudentFolder) -> None:
     seat.hand(folder=folder)
 
 
-@command(epilog="Example: `./lab leave`")
+@app.command(rich_help_panel=SOMETIMES, epilog="Example: `./lab leave`")
 def leave(folder: StudentFolder) -> None:
     """Leave the room; its board deletes everything about your seat.
 

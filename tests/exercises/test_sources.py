@@ -61,7 +61,7 @@ def test_malformed_solutions_are_errors_with_the_cell(write_source, cell, compla
 def test_exercises_are_found_with_their_solutions(write_source):
     script = "# %%writefile work/s.py\n### BEGIN SOLUTION\nprint(1)\n### END SOLUTION"
     exercises = sources.exercises(sources.read(write_source(ANSWER, CHECK, script, 's = check(2, "work/s.py")')))
-    assert [(e.number, e.name, e.cell) for e in exercises.values()] == [(1, "double", 0), (2, "s", 2)]
+    assert [(n, e.name, e.cell) for n, e in exercises.items()] == [(1, "double", 0), (2, "s", 2)]
     assert exercises[2].solution.startswith("%%writefile work/s.py\n")
 
 

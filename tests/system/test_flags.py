@@ -20,7 +20,7 @@ class Config:
 
 
 def parse(*args):
-    return flags.parse(Config, args, "./lab try", "Try it.", "Example: `./lab try`")
+    return flags.parse(Config, args, "./lab try", help="Try it.", epilog="Example: `./lab try`")
 
 
 def test_flags_that_are_not_set_have_their_defaults():
