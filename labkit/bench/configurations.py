@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import platform
 import shutil
 import statistics
@@ -18,7 +17,7 @@ from labkit.measure import compare as compare_figures
 from labkit.measure.alternation import in_rounds
 from labkit.measure.figures import Measured, Source, summarize
 from labkit.mpi import torch_ranks
-from labkit.system import files, lacks, load, paths, preload, processes
+from labkit.system import compiler, files, load, paths, processes
 from labkit.system.cores import usable_machine
 from labkit.system.errors import LabError
 from labkit.system.machine import HUGE_PAGES, Machine, huge_pages_problem
@@ -102,10 +101,8 @@ class Configuration:
             return "there is no package of Intel's OpenMP for Arm"
         if " " in str(self.env.get("LD_PRELOAD", "")):
             return "libraries can't be preloaded from a path with a space: move this folder"
-        if COMPILED in self.flags and (why := lacks.reason("compiler")):
-            return why
-        if COMPILED in self.flags and not shutil.which(compiler := os.environ.get("CXX") or preload.COMPILER):
-            return f"torch.compile needs a C++ compiler: sudo apt-get install {compiler}"
+        if COMPILED in self.flags and (why := compiler.obstacle()):
+            return f"for torch.compile, {why}"
         if HUGE_PAGES.items() <= self.env.items() and (why := huge_pages_problem()):
             return why
         if self.prefix and shutil.which(self.prefix[0]) is None:

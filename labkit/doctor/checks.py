@@ -21,6 +21,7 @@ from labkit.exercises import catalogue
 from labkit.exercises.catalogue import LabInfo
 from labkit.mpi import torch_ranks
 from labkit.roofline import measure
+from labkit.system import compiler
 from labkit.system.cores import usable_machine
 from labkit.system.errors import LabError
 from labkit.system.machine import Machine
@@ -382,6 +383,7 @@ CHECKS = (
     Check("daal4py", "packages", _daal4py, partial(try_ranks, "allreduce_daal4py.py"), "ranks"),
     Check("OpenVINO", "packages", _judge, partial(try_python, "openvino_matmul.py"), "seconds"),
     Check("PyTorch", "packages", _optional, lambda: ProbeResult(torch_ranks.version(), torch_ranks.obstacle())),
+    Check("compiler", "packages", _optional, lambda: ProbeResult(compiler.version(), compiler.obstacle())),
     Check("MPI", "parallel", _mpi, _find_mpi),
     Check("network", "parallel", partial(_optional, prefix="no nodes with wires between them: "), try_network),
     Check("Slurm", "parallel", partial(_optional, prefix="no cluster, and none can run on this machine: "), try_slurm),

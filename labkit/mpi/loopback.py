@@ -6,7 +6,7 @@
 import sys
 from pathlib import Path
 
-from labkit.system import preload
+from labkit.system import compiler
 
 SOURCE = Path(__file__).with_name("loopback.c")
 OPEN_PORT_WARNING = (
@@ -17,7 +17,7 @@ OPEN_PORT_WARNING = (
 
 def library(fallback: Path | None = None) -> Path | None:
     """Return the compiled library, in the `fallback` folder if there is no other; None if it can't be built."""
-    return preload.library(SOURCE, fallback)
+    return compiler.library(SOURCE, fallback)
 
 
 if __name__ == "__main__":

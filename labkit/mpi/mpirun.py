@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 
 from labkit.mpi import rank_runner
-from labkit.system import preload, processes
+from labkit.system import compiler, processes
 from labkit.system.errors import LabError
 from labkit.testbed.testbed import VARIABLES
 
@@ -129,7 +129,7 @@ class MpiRun:
         }
         if library:
             (self._folder / "preload").symlink_to(library)  # LD_PRELOAD is also split at spaces
-            plumbing |= preload.variables(f"/dev/fd/{folder}/preload", environ)
+            plumbing |= compiler.preload(f"/dev/fd/{folder}/preload", environ)
         try:
             self._mpirun = processes.start(
                 argv, {**environ, **variables, **plumbing}, cwd, stdout=write, stderr=write, pass_fds=[folder]

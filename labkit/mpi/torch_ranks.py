@@ -6,7 +6,7 @@ from importlib import machinery, metadata
 from pathlib import Path
 
 from labkit.mpi import loopback
-from labkit.system import addresses, cores, lacks, paths, preload, processes
+from labkit.system import addresses, compiler, cores, lacks, paths, processes
 from labkit.system.errors import LabError
 from labkit.testbed import Testbed
 
@@ -91,4 +91,4 @@ def _stay_on_loopback() -> dict[str, str]:
             "PyTorch's ranks would be open to other machines: keeping them on loopback needs g++, and a checkout whose "
             "path has no space or colon. On a testbed they need neither."
         )
-    return preload.variables(str(library), os.environ)
+    return compiler.preload(str(library), os.environ)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from labkit.roofline import together
-from labkit.system import lacks, preload
+from labkit.system import compiler, lacks
 from labkit.system.cores import usable_machine
 from labkit.system.machine import Machine
 
@@ -63,7 +63,7 @@ def main(isa: Iterable[str]) -> None:
     available, machine = {*isa}, usable_machine()
     fastest: dict[str, tuple[float, str]] = {}
     with tempfile.TemporaryDirectory() as spare:
-        path = None if lacks.reason("compiler") else preload.library(SOURCE, Path(spare))
+        path = None if lacks.reason("compiler") else compiler.library(SOURCE, Path(spare))
         functions = ctypes.CDLL(str(path)) if path else None
     for symbol, instruction in INSTRUCTIONS.items() if functions else ():
         if available.issuperset(instruction.needs) and available.isdisjoint(instruction.without):

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from labkit.roofline import together
-from labkit.system import lacks, preload
+from labkit.system import compiler, lacks
 from labkit.system.machine import Machine
 
 SOURCE = Path(__file__).with_suffix(".c")
@@ -28,7 +28,7 @@ def by_core() -> dict[str, Callable[[np.ndarray], object]]:
     """Return the single-core readers by name; each reads a float32 array once."""
     readers: dict[str, Callable[[np.ndarray], object]] = {MAXIMUM: np.maximum.reduce}
     with tempfile.TemporaryDirectory() as spare:
-        if not lacks.reason("compiler") and (path := preload.library(SOURCE, Path(spare))):
+        if not lacks.reason("compiler") and (path := compiler.library(SOURCE, Path(spare))):
             read = ctypes.CDLL(str(path)).read_floats
             read.argtypes, read.restype = [ctypes.c_void_p, ctypes.c_int64], ctypes.c_float
             readers[FOUR_STREAMS] = lambda array: read(array.ctypes.data, array.size)

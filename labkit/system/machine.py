@@ -99,8 +99,7 @@ def this_machine(root: Path = Path("/"), affinity: Iterable[int] | None = None) 
     cores = _cores(root, cpus)
     equal = _equal_cores(root, cores)
     memory = [_meminfo(root), *(pair for group in groups for pair in _memory(group))]
-    cpuinfo = _cpuinfo(root)
-    flags = set(cpuinfo.get("flags", cpuinfo.get("Features", "")).split())
+    cpuinfo, flags = _cpuinfo(root), {*cpu_flags(root)}
     absent = {"BF16", "AMX"} if lacks.reason("bf16") else set()
     part = cpuinfo.get("CPU part", "")
     return Machine(
@@ -161,6 +160,12 @@ def _numa(root: Path, cpus: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
     files = (root / "sys/devices/system/node").glob("node[0-9]*/cpulist")
     nodes = (tuple(sorted(cpu_list(_text(file)) & set(cpus))) for file in files)
     return tuple(sorted(node for node in nodes if node)) or (cpus,)
+
+
+def cpu_flags(root: Path = Path("/")) -> list[str]:
+    """Return the names of the CPU's features in /proc/cpuinfo, sorted; Arm's kernel has another name for them."""
+    cpuinfo = _cpuinfo(root)
+    return sorted(cpuinfo.get("flags", cpuinfo.get("Features", "")).split())
 
 
 def _cpuinfo(root: Path) -> dict[str, str]:

@@ -162,7 +162,7 @@ def test_missing_optional_software_is_reported_with_a_remedy(monkeypatch, known,
     monkeypatch.setattr(configurations.platform, "machine", lambda: "aarch64")
     assert known["torch"].missing == ""
     assert known["torch-threads"].missing == "there is no package of Intel's OpenMP for Arm"
-    assert "torch.compile needs a C++ compiler" in known["torch-compile"].missing
+    assert "for torch.compile, there is no compiler no-such-compiler. To install" in known["torch-compile"].missing
 
 
 def test_if_no_configuration_can_run_each_reason_is_reported():

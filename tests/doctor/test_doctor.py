@@ -65,6 +65,7 @@ OBSERVED = {
     "daal4py": ProbeResult("2026.2.0, sums correctly over 2 ranks"),
     "OpenVINO": ProbeResult("runs an 8-bit model (OpenVINO GenAI 2026.4.1.0-3408-ab01d1771e4, NNCF 3.4.0)"),
     "PyTorch": ProbeResult("2.13.0+cpu"),
+    "compiler": ProbeResult("g++ (Debian 12.2.0-14) 12.2.0"),
     "numactl": ProbeResult(),
     "MPI": Mpi("/home/student/labs/.venv/bin/mpirun", None),
     "network": ProbeResult("can create nodes with wires between them, without root"),

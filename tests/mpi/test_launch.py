@@ -23,7 +23,7 @@ from labkit.mpi import launch, loopback, mpirun, planning
 from labkit.mpi.failure import RankError, first_failure
 from labkit.mpi.launch import Run, run_ranks
 from labkit.mpi.mpirun import Rank
-from labkit.system import cores, paths, preload
+from labkit.system import compiler, cores, paths
 from labkit.system.errors import LabError
 from labkit.system.machine import shares, this_machine
 from labkit.system.processes import wait_until
@@ -368,7 +368,7 @@ class TestListeners:
         assert run_ranks(1, name, show=False).lines == (("libc.so.6:libm.so.6",),)
 
     def test_without_a_compiler_ranks_run_after_one_warning(self, script, monkeypatch, tmp_path, capsys):
-        monkeypatch.setattr(preload, "STATE", tmp_path / "state")
+        monkeypatch.setattr(compiler, "STATE", tmp_path / "state")
         monkeypatch.setattr("labkit.system.terminal._seen", set())
         monkeypatch.setenv("CXX", "no-such-compiler")
         name = script("print('hello')")

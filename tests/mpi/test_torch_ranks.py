@@ -12,7 +12,7 @@ from listening import beyond_loopback, listeners_marked
 from torch_folder import torch_folder
 
 from labkit.mpi import run_ranks, torch_ranks
-from labkit.system import preload
+from labkit.system import compiler
 from labkit.system.errors import LabError
 
 # --- Without PyTorch ---
@@ -21,7 +21,7 @@ from labkit.system.errors import LabError
 def fake_pytorch(monkeypatch, folder: Path, installed: str | None = "2.13.0+cpu") -> Path:
     """Install a fake PyTorch; return the folder of its packages."""
     monkeypatch.setattr(torch_ranks, "FOLDER", torch_folder(folder, wanted="2.13.0+cpu", installed=installed))
-    monkeypatch.setattr(preload, "STATE", folder / "state")  # in a checkout whose path has a space, ranks don't start
+    monkeypatch.setattr(compiler, "STATE", folder / "state")  # in a checkout whose path has a space, ranks don't start
     return folder / "packages"
 
 
@@ -68,11 +68,11 @@ def test_other_ranks_meet_on_loopback(monkeypatch, tmp_path):
     assert Path(variables["LD_PRELOAD"].partition(":")[0]).is_file()
 
 
-@pytest.mark.parametrize(("state", "compiler"), [("state", "no-such-compiler"), ("a state", "g++"), ("a:state", "g++")])
-def test_ranks_do_not_start_if_they_would_be_open_to_others(monkeypatch, tmp_path, state, compiler):
+@pytest.mark.parametrize(("state", "cxx"), [("state", "no-such-compiler"), ("a state", "g++"), ("a:state", "g++")])
+def test_ranks_do_not_start_if_they_would_be_open_to_others(monkeypatch, tmp_path, state, cxx):
     fake_pytorch(monkeypatch, tmp_path)
-    monkeypatch.setattr(preload, "STATE", tmp_path / state)
-    monkeypatch.setenv("CXX", compiler)
+    monkeypatch.setattr(compiler, "STATE", tmp_path / state)
+    monkeypatch.setenv("CXX", cxx)
     with pytest.raises(LabError, match=r"^PyTorch's ranks would be open to other machines: .*testbed"):
         torch_ranks.variables()
 

@@ -298,7 +298,7 @@ def test_instructions_that_the_cpu_lacks_are_not_tried(isa, names, monkeypatch, 
 
 
 def test_without_a_compiler_the_instruction_peak_is_left_out(monkeypatch, capsys):
-    monkeypatch.setattr(instructions.preload, "library", lambda source, spare: None)
+    monkeypatch.setattr(instructions.compiler, "library", lambda source, spare: None)
     instructions.main(["AVX2"])
     assert json.loads(capsys.readouterr().out) == {}
     text = shown(dataclasses.replace(LIMITS, instructions={}))
@@ -361,7 +361,7 @@ def test_every_reader_reads_the_whole_array():
 
 
 def test_without_a_compiler_only_numpy_reads(monkeypatch):
-    monkeypatch.setattr(readers.preload, "library", lambda source, spare: None)
+    monkeypatch.setattr(readers.compiler, "library", lambda source, spare: None)
     assert readers.by_core().keys() == {readers.MAXIMUM}
 
 

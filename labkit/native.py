@@ -1,0 +1,80 @@
+"""Compile students' C, and run it in child processes: a wrong index there doesn't end the notebook's kernel."""
+
+import hashlib
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from labkit.system import compiler, cores, processes
+from labkit.system.compiler import obstacle
+from labkit.system.errors import LabError
+from labkit.system.machine import cpu_flags
+from labkit.system.paths import shown
+
+__all__ = ["CHECKED", "FAST", "build", "obstacle", "run"]
+
+FAST = ("-O3", "-march=native", "-ffp-contract=fast", "-fopenmp")
+CHECKED = (  # stops at the first wrong index or undefined operation, and names its line
+    *("-O1", "-g", "-march=native", "-fopenmp", "-fsanitize=address,undefined", "-fno-sanitize=object-size"),
+    "-fno-sanitize-recover=all",
+)
+# Waiting threads leave their cores to others. Memory that a program leaves to the system at its end is no error.
+VARIABLES = {"OMP_WAIT_POLICY": "passive", "ASAN_OPTIONS": "detect_leaks=0"}
+FOUND = re.compile(r"(?P<place>\S+:\d+):\d+: runtime error: (?P<what>.*)|SUMMARY: \w+: (?P<kind>\S+) (?P<where>.*)")
+
+
+def build(*sources: str | Path, flags: Sequence[str] = FAST) -> Path:
+    """Return the program compiled from C files, from a cache if it has been compiled before.
+
+    The cache distinguishes the files as preprocessed, with all that they include, the flags, the compiler, and the
+    CPU's flags: unequal machines may share a folder, and `-march=native` uses what this one has.
+
+    Raises
+    ------
+    LabError
+        If there is no compiler, or a file is missing or does not compile.
+    """
+    if why := obstacle():
+        raise LabError(f"{why}.")
+    paths = [Path(source) for source in sources]
+    if missing := next((path for path in paths if not path.is_file()), None):
+        raise LabError(f"{missing} does not exist: run the cell that writes it.")
+    files = ", ".join(map(str, paths))
+    try:
+        parts = compiler.run(["-E", *flags, *compiler.as_c(paths)]), flags, compiler.version(), cpu_flags()
+        key = hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+        return compiler.build(f"{paths[0].stem}-{key}", paths, flags)
+    except LabError as error:
+        raise LabError(f"{files}: {error}") from error
+
+
+def run(program: Path, *args: object, threads: int | None = None, timeout: float = 60.0) -> tuple[str, ...]:
+    """Run a program in a child process, and return the lines that it prints.
+
+    Parameters
+    ----------
+    program : Path
+        The program, from `build`.
+    args
+        Its arguments.
+    threads : int, optional
+        Threads of OpenMP; by default one per usable core.
+    timeout : float
+        Seconds after which it is ended.
+
+    Raises
+    ------
+    LabError
+        If it fails: where, if it was built with `CHECKED`.
+    """
+    with cores.reserve():
+        variables = {**VARIABLES, "OMP_NUM_THREADS": threads or cores.usable_machine().usable_cores}
+        done = processes.run([program, *map(str, args)], variables, timeout=timeout, separate_errors=True)
+    if not done.failure:
+        return done.lines
+    name = program.name.rpartition("-")[0]
+    if found := next(filter(None, map(FOUND.search, done.errors)), None):
+        place = Path(found["place"] or found["where"].partition(" in ")[0])
+        raise LabError(f"{name}: {found['what'] or found['kind']} at {shown(place)}.")
+    hint = " An index may be out of range: build it with flags=CHECKED to find the line." * ("SIG" in done.failure)
+    raise LabError("\n  ".join([f"{name}: {done.failure}.{hint}", *done.errors[-5:]]))
