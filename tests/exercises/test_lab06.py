@@ -1,4 +1,3 @@
-import itertools
 import json
 import math
 from typing import NamedTuple
@@ -10,12 +9,11 @@ from labs import ThreeWays
 from mpi4py import MPI
 from scipy.optimize import least_squares
 
-from labkit.display.consistency import Prediction, score
+from labkit.display.consistency import Prediction
 from labkit.display.measured import Measured
 from labkit.mpi import counting
 from labkit.mpi.launch import run_ranks
-from labkit.system import load, statistics
-from labkit.system.statistics import Ratio
+from labkit.system import statistics
 from labkit.testbed.testbed import SLEEP_WHILE_WAITING
 from labkit_author import sources
 from labkit_author.mistakes import Change
@@ -83,60 +81,6 @@ def test_ranks_end_the_training_with_equal_weights(student, tmp_path):
     assert sent["1/50"] == sent["1/50, error feedback"] == pytest.approx(4 * 8 * (weights // 100) / 1e6)
 
 
-@pytest.mark.parametrize(
-    ("usual", "reused", "faults", "verdict"),
-    [
-        (Ratio(1.9, 1.8, 2.0), Ratio(1.0, 0.9, 1.1), (8193, 0), "saves MPI_Allreduce 8,193 page faults, and it gains"),
-        (Ratio(0.9, 0.8, 1.0), Ratio(0.5, 0.4, 0.6), (16, 0), "saves MPI_Allreduce 16 page faults, and it gains"),
-        (Ratio(0.5, 0.4, 0.6), Ratio(0.9, 0.8, 1.0), (8193, 0), "but your ring gains more"),
-        (Ratio(1.9, 1.0, 3.0), Ratio(1.0, 0.9, 1.1), (8193, 17), "the ratio doesn't change significantly"),
-        (Ratio(1.9), Ratio(1.0), (8193, 0), "the ratio doesn't change significantly"),
-        (Ratio(1.9, 1.8, 2.0), Ratio(1.0, 0.9, 1.1), (8193, 8193), "doesn't explain the ratio"),
-        (Ratio(1.9, 1.8, 2.0), Ratio(1.0, 0.9, 1.1), (0, 0), "doesn't explain the ratio"),
-    ],
-)
-def test_the_cost_of_fresh_memory_follows_from_the_intervals(usual, reused, faults, verdict):
-    describe = lab_cells.functions("06", "describe_memory")["describe_memory"]
-    assert verdict in describe(usual, reused, *faults)
-
-
-def test_rings_are_compared_round_by_round():
-    compare = lab_cells.functions("06", "compare", np=np, ratio=statistics.ratio)["compare"]
-    rounds = {"MPI_Allreduce": [2.0, 2.1, 1.9], "ring": [1.0, 1.0, 1.0], "1 server": [3.0, 3.1, 2.9]}
-    ratio = compare({method: {8: spent} for method, spent in rounds.items()}, 8)
-    assert ratio.verdict == "faster"
-    assert ratio.value == pytest.approx(2, rel=0.01)
-
-
-def by_rank(won, lost):
-    """Return a ratio with an outlier and a mean above 1, decided by the rounds won."""
-    ratio = Ratio(1.2, 0.5, 2.9)
-    ratio.rounds, ratio.won, ratio.lost, ratio.outliers = won + lost, won, lost, "round 3 at 9.00 of the median"
-    return ratio
-
-
-@pytest.mark.parametrize(
-    ("gain", "retransmitted", "verdict"),
-    [
-        (
-            Ratio(1.2, 1.1, 1.3),
-            (40, 2),
-            "the ring is faster; segments retransmitted per call: n servers 40.0, ring 2.0",
-        ),
-        (Ratio(1.2, 1.1, 1.3), (40, 2), "ring 2.0. Incast is a likely reason"),
-        (Ratio(1.2, 1.1, 1.3), (2, 2), "Incast doesn't explain it"),
-        (Ratio(1.2, 0.9, 1.6), (40, 2), "the ring is not significantly faster"),
-        (Ratio(0.8, 0.7, 0.9), (40, 2), "the ring is not significantly faster"),
-        (Ratio(1.2), (40, 2), "the ring is not significantly faster"),
-        (by_rank(6, 0), (40, 2), "the ring is faster"),
-        (by_rank(0, 6), (40, 2), "the ring is not significantly faster"),
-    ],
-)
-def test_incast_is_reported_if_times_and_segments_show_it(gain, retransmitted, verdict):
-    describe = lab_cells.functions("06", "describe_incast")["describe_incast"]
-    assert verdict in describe(gain, *retransmitted)
-
-
 @pytest.mark.parametrize("n", [4, 8, 64, 1024])
 def test_an_uplink_costs_halving_more_than_the_ring(n):
     through = lab_cells.functions("06", "through_uplink")["through_uplink"]
@@ -149,39 +93,6 @@ def test_an_uplink_costs_halving_more_than_the_ring(n):
     assert last == pytest.approx(2 * (sum(halves[:-1]) + n / 2 * halves[-1]))
     assert first == pytest.approx(2 * (sum(halves[1:]) + n / 2 * halves[0]))
     assert ring < last <= first
-
-
-@pytest.mark.parametrize(
-    ("errors", "verdict"),
-    [
-        (
-            [0.09, -0.05, 0.5],
-            "2 of 3 within 10%; median error 9%; the worst: ring, 3 ranks, 2 bytes: predicted 150",
-        ),
-        ([-0.9, 0.2], "0 of 2 within 10%; median error 55%; the worst: ring, 3 ranks, 0 bytes: predicted 10"),
-    ],
-)
-def test_model_errors_are_described(errors, verdict):
-    describe = lab_cells.functions("06", "describe_errors", np=np, score=score)["describe_errors"]
-    measured = Measured(100, 99, 101, "ms", digits=0)
-    predictions = [
-        Prediction(f"ring, 3 ranks, {n_bytes} bytes", 100 * (1 + error), measured)
-        for n_bytes, error in enumerate(errors)
-    ]
-    assert verdict in describe(predictions)
-
-
-@pytest.mark.parametrize(
-    ("predicted", "verdict"),
-    [
-        ([50, 40, 45], "takes 2.2× the time of the model's best algorithm: something else takes its time"),
-        ([110, 90, 100], "takes 1.0× the time of the model's best algorithm"),
-        ([200, 200, 200], "takes 0.5× the time of the model's best algorithm"),
-    ],
-)
-def test_deviations_of_mpi_from_the_model_are_reported(predicted, verdict):
-    describe = lab_cells.functions("06", "describe_library", np=np)["describe_library"]
-    assert verdict in describe([Prediction("MPI_Allreduce", ms, Measured(100, unit="ms")) for ms in predicted])
 
 
 def test_predictions_have_intervals_over_rounds():
@@ -241,33 +152,6 @@ def test_theoretical_time_and_traffic_on_wires(method, milliseconds, megabytes):
     names = {"GRADIENT": 4_000_000, "RATES": {"100 Mbit/s": 1e8}, "HEADERS": 25 / 24}
     in_theory = lab_cells.functions("06", "in_theory", **names)["in_theory"]
     assert in_theory(method, 4, "100 Mbit/s") == pytest.approx((milliseconds / 1e3, megabytes * 1e6))
-
-
-def test_cells_continue_without_a_network(tmp_path, capsys):
-    """Run every cell that needs wires without them: nothing is measured on nodes, and the reason is printed."""
-    cells = [cell.source for cell in sources.read(sources.find("06")).cells if cell.cell_type == "code"]
-    sizes = next(cell for cell in cells if "GRADIENT = " in cell)
-    wires = next(cell for cell in cells if "obstacle()" in cell and "import" not in cell)
-    names = {"QUICK": False, "obstacle": lambda: "the kernel allows none."}
-    exec(f"{sizes}\n{wires}", names)
-    assert names["no_wires"] in capsys.readouterr().out
-
-    def run_ranks(*args, **kwargs):
-        raise AssertionError("nodes without a network")
-
-    names |= {
-        "run_ranks": run_ranks,
-        "Testbed": run_ranks,
-        "compare": run_ranks,
-        "itertools": itertools,
-        "load": load,
-        "np": np,
-        "work": tmp_path,
-    }
-    for text in ("wired = {}", "def in_theory(method", "def describe_incast(", "racks = {}", "if racks:"):
-        exec(next(cell for cell in cells if text in cell), names)
-    assert names["wired"] == names["racks"] == {}
-    assert capsys.readouterr().out.count("Not here: the kernel allows none.") == 3
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,8 @@ import json
 import math
 from fractions import Fraction
 from pathlib import Path
-from types import SimpleNamespace
 
 import lab_cells
-import matplotlib.pyplot as plt
 import numpy as np
 import psutil
 import pytest
@@ -160,49 +158,6 @@ def test_the_hidden_share_follows_from_an_efficiency_and_raises_the_gain_of_fp16
 )
 def test_an_efficiency_on_any_wires_gives_the_half_efficiency_rate(rate, measured, right):
     assert rates()["half_rate_of"](rate, measured) == pytest.approx(right, rel=0.01)
-
-
-NO_NETWORK = "the kernel allows no network namespaces. As root: `sysctl -w user.max_net_namespaces=10000`."
-
-
-def test_without_wires_the_rates_are_predicted_and_nothing_is_measured(capsys):
-    def cell(text):
-        return next(cell.source for cell in sources.read(sources.find("08")).cells if text in cell.source)
-
-    notebook = rates() | model() | cells("fp16_share", "speed")
-    notebook |= {
-        "no_wires": NO_NETWORK,
-        "QUICK": False,
-        "BATCH": 64,
-        "RATE": 1e9,
-        "STORAGE_TRAINERS": 2,
-        "PAYLOAD": 0.95,
-    }
-    notebook |= {"slurm": None, "MIN_RATE": 1e6, "show_rate": show_rate, "scaling": {}, "scaling_others": None}
-    notebook |= {"runs": {1: [{"event": "train", "images_per_second": 1000.0}]}, "STORAGE_ROUNDS": 6}
-    notebook |= {"index": SimpleNamespace(length=np.array([2800, 2900])), "compute": 64 / 1000, "STEP_ROUNDS": 6}
-    notebook |= {"math": math, "np": np, "statistics": statistics, "nodes": 2, "gradient": 300_000, "latency": 1e-5}
-    shown, handed_in = [], []
-    notebook |= {"plt": plt, "results": SimpleNamespace(hand_in=lambda *rows: handed_in.append(rows))}
-    notebook["plots"] = SimpleNamespace(BLACK="k", VERMILION="r", show=lambda *_, **options: shown.append(options))
-    for text in (
-        "def measure_steps",
-        "a quick run has the first rate alone",
-        "def half_rate_of",
-        "np.geomspace(half_rate",
-        "def from_storage",
-        "storage_rate = ",
-        "storage_row = ",
-    ):
-        exec(cell(text), notebook)
-    out = capsys.readouterr().out
-    assert out.count(f"Not measured: {NO_NETWORK}") == 3
-    assert "the half-efficiency rate is predicted at 39 Mbit/s" in out
-    assert "4 batches per step at 39 Mbit/s: 1.6" in out
-    assert "Mbit/s, or 1,0" in out
-    assert "Measured: nothing" in shown[0]["alt"]
-    assert shown[0]["keep"] is None
-    assert handed_in[0][1][2] == f"not here: {NO_NETWORK}"
 
 
 # The storage
