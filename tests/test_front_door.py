@@ -24,7 +24,7 @@ TOOLS = """
 """
 COPIED = (
     *("lab", "pyproject.toml", "uv.lock", "env/uv.txt", "env/variables.txt"),
-    *("env/torch/requirements.txt", "labkit/__init__.py", "labkit/cli", "labkit/system", "labkit/mpi/mpirun.sh"),
+    *("env/torch/requirements.txt", "labkit"),
 )
 
 # A fake uv that logs its calls and creates environments whose `labkit` prints its arguments. A file `fails-WHAT` or
@@ -76,8 +76,10 @@ class Checkout:
         for name in COPIED:
             target = self.folder / name
             target.parent.mkdir(parents=True, exist_ok=True)
-            copy = shutil.copytree if (paths.ROOT / name).is_dir() else shutil.copy
-            copy(paths.ROOT / name, target)
+            if (source := paths.ROOT / name).is_dir():
+                shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+            else:
+                shutil.copy(source, target)
         (self.folder / "env/bytecode.py").write_text("print('bytecode')")
         self.path.mkdir()
         for tool in TOOLS.split():
