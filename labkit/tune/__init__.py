@@ -1,5 +1,5 @@
 """Search for the settings with which a command runs fastest.
 
 `space` reads the knobs, `trial` measures the command with some of their values, `search` chooses what to try next with
-a `gaussian_process`, `report` confirms, writes and plots the result, and `run` combines them into `lab tune`.
+a Gaussian process, `report` writes and plots the results, and `run` confirms the best and makes all this `lab tune`.
 """

@@ -1,20 +1,13 @@
 """Search for the best point of a space by trying only a few of its points.
 
-A Gaussian process (`gaussian_process`) proposes what to try next, in an Optuna study. The alternative is Optuna's
-tree-structured Parzen estimator (TPE): Bergstra et al. 2011, "Algorithms for Hyper-Parameter Optimization"; for several
-knobs jointly: Falkner et al. 2018, arXiv 1807.01774.
+A Gaussian process (scikit-learn's) models the metric from the trials so far, and the point with the largest expected
+improvement over the best one is tried next: Jones et al. 1998, "Efficient Global Optimization of Expensive Black-Box
+Functions". Optuna stores the trials. Its tree-structured Parzen estimator (TPE) is the alternative: Bergstra et al.
+2011, "Algorithms for Hyper-Parameter Optimization"; for several knobs jointly: Falkner et al. 2018, arXiv 1807.01774.
+Its own Gaussian process, `GPSampler`, needs PyTorch.
 
-Why a Gaussian process: with 5% of the points of `data/tuning-grid.csv`, it found 95.6% of the best speed, TPE 93.6% and
-random search 92.3% (means of 200 seeds, standard errors 0.3); starting with the default settings, 95.4% vs TPE's 92.4%.
-With two measurements per point, pruned as here, 5% of the grid's measurements found 96.6%. On other landscapes, 100
-seeds each, it and TPE found with 5% of the points (at most 30):
-
-- the grid with each knob's values shuffled: 95.6% and 93.9%; its inverse, where the slowest is best: 81.2% and 83.5%;
-- random effects of five knobs and their pairs: 96.2% and 93.1%; eight knobs of which two matter: 96.8% and 95.1%;
-- two knobs, 672 points, a smooth top: 99.0% and 97.0%; eight knobs, 110,592 points: 93.3% and 82.5% (40 seeds).
-
-Other TPE settings (start-up trials, share of good ones, candidates, prior) were no better on the grid. With all knobs
-as unordered choices and a Sobol start it found 96.1% there, and 94.0% where the top is smooth.
+With 5% of the points of `data/tuning-grid.csv`, the Gaussian process found 95.6% of the best speed, TPE 93.4% and
+random search 92.3% (means of 200 seeds, standard errors 0.3 to 0.4).
 """
 
 import contextlib
@@ -22,6 +15,7 @@ import itertools
 import math
 import statistics
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Literal, NamedTuple
@@ -29,19 +23,17 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
-from optuna.pruners import ThresholdPruner
 from optuna.samplers import TPESampler
-from optuna.study import StudyDirection
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import TrialState
 
 from labkit.system import load
 from labkit.system.errors import LabError
-from labkit.tune import gaussian_process
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)  # `lab tune` reports each trial itself
 
-STARTUP_TRIALS = 5  # exploratory trials before the search learns; 3 to 10 did equally well with 5% of each space tried
+STARTUP_TRIALS = 5  # exploratory trials before the search learns
 MAX_CANDIDATES = 4000  # points that the Gaussian process considers before each trial
+NOISE = 1e-2  # variance of repeated metrics as a share of the metrics' variance
 MAX_PROPOSALS = 10  # TPE proposals that may repeat tried points before a random point is used
 MIN_OBSERVED_S = 0.1  # an objective that takes less, such as a look-up, costs less than to observe contention
 PRUNING_MARGIN = 0.2  # a trial that is further behind the best, as a share of it, is not repeated
@@ -50,6 +42,7 @@ SamplerName = Literal["gp", "tpe", "random"]
 State = Literal["done", "pruned", "failed"]
 Settings = dict[str, Any]
 Space = Mapping[str, Sequence[Any]]
+Point = tuple[int, ...]  # the index of each knob's value, which Optuna sees instead of the value
 
 
 class Trial(NamedTuple):
@@ -148,22 +141,41 @@ def search(
     until = time.monotonic() + 60 * minutes
     study = study or optuna.create_study(direction="minimize" if minimize else "maximize")
     completed = trials_of(study)
-    startup = size(space) if sampler == "random" else STARTUP_TRIALS
-    sampler_class = _GaussianProcessSampler if sampler == "gp" else _UntriedSampler
-    proposer = sampler_class(space, completed, startup, seed + len(completed))
-    study.sampler = proposer
-    waiting = study.get_trials(deepcopy=False, states=(TrialState.WAITING,))  # proposed before an interrupt
-    if default and not waiting and proposer.point(default) not in proposer.tried:
-        study.enqueue_trial(dict(zip(space, proposer.point(default), strict=True)))
-    while len(completed) < trials and len(proposer.tried) < size(space) and time.monotonic() < until:
-        study.pruner = _pruner(best(completed, minimize), minimize)
-        proposal = study.ask(proposer.distributions)
+    tried = {_point(space, trial.settings) for trial in completed}
+    random = np.random.default_rng(seed + len(completed))
+    study.sampler = TPESampler(multivariate=True, n_startup_trials=STARTUP_TRIALS, seed=seed + len(completed))
+    spread = _spread(space, seed) if sampler == "gp" else []
+    while len(completed) < trials and len(tried) < size(space) and time.monotonic() < until:
+        learning = len(completed) >= STARTUP_TRIALS
+        point: Point | None = None
+        if default and _point(space, default) not in tried:
+            point = _point(space, default)
+        elif sampler == "gp":
+            point = _most_promising(space, completed, minimize, tried, random) if learning else spread[len(completed)]
+        elif sampler == "tpe" and learning:
+            point = _ask_tpe(study, space, tried)
+        if point is None or point in tried:
+            point = _draw(space, tried, random)
+        study.enqueue_trial(dict(zip(space, point, strict=True)))
+        proposal = study.ask(_distributions(space))
         settings = {name: values[proposal.params[name]] for name, values in space.items()}
         slow = not completed or completed[-1].seconds > MIN_OBSERVED_S
         observation = load.observe() if slow else contextlib.nullcontext(load.Contention())
-        trial = _measure(study, proposal, settings, objective, repeats, observation, required=settings == default)
+        try:
+            trial = _measure(objective, settings, repeats, best(completed, minimize), minimize, observation)
+            if trial.state == "failed" and settings == default:
+                raise LabError(trial.failure)
+        except BaseException:
+            study.tell(proposal, state=TrialState.FAIL)
+            raise
+        for name, attribute in trial._asdict().items():
+            proposal.set_user_attr(name, attribute)
+        if trial.state == "done":
+            study.tell(proposal, trial.value)
+        else:  # failures too: TPE learns nothing from Optuna's FAIL, but learns from PRUNED that such points are worse
+            study.tell(proposal, state=TrialState.PRUNED)
         completed.append(trial)
-        proposer.tried.add(proposer.point(settings))
+        tried.add(_point(space, settings))
         on_trial(trial, completed)
     return completed
 
@@ -182,23 +194,21 @@ def trials_of(study: optuna.Study) -> list[Trial]:
 def as_study(space: Space, trials: Sequence[Trial]) -> optuna.Study:
     """Return an in-memory study of trials that have a metric (pruned ones too), for Optuna's analyses."""
     study = optuna.create_study(direction="maximize")
-    proposer = _UntriedSampler(space, (), STARTUP_TRIALS, 0)
     for trial in trials:
-        indices = dict(zip(space, proposer.point(trial.settings), strict=True))
-        study.add_trial(optuna.create_trial(params=indices, distributions=proposer.distributions, value=trial.value))
+        indices = dict(zip(space, _point(space, trial.settings), strict=True))
+        study.add_trial(optuna.create_trial(params=indices, distributions=_distributions(space), value=trial.value))
     return study
 
 
 def _measure(
-    study: optuna.Study,
-    proposal: optuna.Trial,
-    settings: Settings,
     objective: Callable[[Settings], float],
+    settings: Settings,
     repeats: int,
+    leader: Trial | None,
+    minimize: bool,
     observation: AbstractContextManager[load.Contention],
-    required: bool,
 ) -> Trial:
-    """Measure one point and record it in the study; an interrupted measurement leaves no trace there."""
+    """Measure one point, with fewer repeats if it is far behind the leader."""
     start = time.monotonic()
     values: list[float] = []
     state: State = "done"
@@ -206,30 +216,16 @@ def _measure(
     others = load.Contention()
     try:
         with observation as others:
-            for number in range(repeats):
+            while len(values) < repeats and state == "done":
                 values.append(_finite(objective(settings)))
-                proposal.report(statistics.median(values), number)
-                if number + 1 < repeats and proposal.should_prune():
-                    state = "pruned"
-                    break
+                if leader and len(values) < repeats:
+                    behind = (statistics.median(values) - leader.value) * (1 if minimize else -1)
+                    state = "pruned" if behind > PRUNING_MARGIN * abs(leader.value) else "done"
     except LabError as error:
-        if required:
-            study.tell(proposal, state=TrialState.FAIL)
-            raise
         state, failure = "failed", str(error)
-    except BaseException:
-        study.tell(proposal, state=TrialState.FAIL)
-        raise
     value = math.nan if state == "failed" else statistics.median(values)
     seconds = time.monotonic() - start
-    trial = Trial(settings, value, tuple(values), state, failure, seconds, others.share, others.busy)
-    for name, attribute in trial._asdict().items():
-        proposal.set_user_attr(name, attribute)
-    if state == "done":
-        study.tell(proposal, value)
-    else:  # failures too: TPE learns nothing from Optuna's FAIL, but learns from PRUNED that such points are worse
-        study.tell(proposal, state=TrialState.PRUNED)
-    return trial
+    return Trial(settings, value, tuple(values), state, failure, seconds, others.share, others.busy)
 
 
 def _finite(metric: float) -> float:
@@ -238,110 +234,100 @@ def _finite(metric: float) -> float:
     return float(metric)
 
 
-def _pruner(reference: Trial | None, minimize: bool) -> optuna.pruners.BasePruner:
-    """Return a pruner for trials far behind the best so far."""
-    if reference is None:
-        return optuna.pruners.NopPruner()
-    margin = PRUNING_MARGIN * abs(reference.value)
-    return ThresholdPruner(upper=reference.value + margin) if minimize else ThresholdPruner(reference.value - margin)
+def _point(space: Space, settings: Settings) -> Point:
+    try:
+        return tuple(list(values).index(settings[name]) for name, values in space.items())
+    except (KeyError, ValueError) as error:
+        raise LabError(f"{settings} is not a point of this space: {dict(space)}.") from error
 
 
-class _UntriedSampler(TPESampler):
-    """TPE that never proposes a point twice. If all trials are start-up, it is random search without replacement.
-
-    Optuna sees the index of each knob's value rather than the value.
-    """
-
-    def __init__(self, space: Space, completed: Sequence[Trial], startup: int, seed: int):
-        super().__init__(multivariate=True, constant_liar=False, n_startup_trials=startup, seed=seed)
-        self._space = {name: list(values) for name, values in space.items()}
-        self._random = np.random.default_rng(seed)
-        self._completed, self._startup = completed, startup
-        self.distributions = {name: _distribution(name, values) for name, values in space.items()}
-        self.tried = {self.point(trial.settings) for trial in completed}
-
-    def point(self, settings: Settings) -> tuple[int, ...]:
-        """Return the index of each knob's value."""
-        try:
-            return tuple(values.index(settings[name]) for name, values in self._space.items())
-        except (KeyError, ValueError) as error:
-            raise LabError(f"{settings} is not a point of this space: {self._space}.") from error
-
-    def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        """Return the space; all knobs are known from the first trial on."""
-        return {name: values for name, values in self.distributions.items() if not values.single()}
-
-    def sample_relative(
-        self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
-    ) -> dict[str, int]:
-        """Propose a point."""
-        for _ in range(MAX_PROPOSALS):
-            proposed = super().sample_relative(study, trial, search_space)
-            if not proposed:  # still in start-up
-                break
-            if tuple(proposed.get(name, 0) for name in self._space) not in self.tried:
-                return proposed
-        return dict(zip(self._space, self.draw(), strict=True)) if len(self.tried) < size(self._space) else {}
-
-    def draw(self) -> tuple[int, ...]:
-        """Return a random untried point."""
-        while True:
-            point = tuple(int(self._random.integers(len(values))) for values in self._space.values())
-            if point not in self.tried:
-                return point
+def _distributions(space: Space) -> dict[str, BaseDistribution]:
+    return {
+        name: IntDistribution(0, len(values) - 1)
+        if _ordered(name, values)
+        else CategoricalDistribution(range(len(values)))
+        for name, values in space.items()
+    }
 
 
-class _GaussianProcessSampler(_UntriedSampler):
-    """A Gaussian process instead of TPE; a Sobol sequence spreads its start-up trials over the space."""
-
-    def __init__(self, space: Space, completed: Sequence[Trial], startup: int, seed: int):
-        from scipy.stats import qmc  # takes half a second, and only this search needs it
-
-        super().__init__(space, completed, startup, seed)
-        spread = qmc.Sobol(len(space), rng=np.random.default_rng(seed)).random(2 ** math.ceil(math.log2(startup)))
-        self._spread = [
-            tuple(int(x * len(values)) for x, values in zip(row, space.values(), strict=True)) for row in spread
-        ]
-
-    def sample_relative(
-        self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
-    ) -> dict[str, int]:
-        """Propose a point."""
-        if len(self.tried) == size(self._space):
-            return {}
-        return dict(zip(self._space, self._propose(study.direction == StudyDirection.MINIMIZE), strict=True))
-
-    def _propose(self, minimize: bool) -> tuple[int, ...]:
-        metrics = np.array([trial.value for trial in self._completed])
-        known = np.isfinite(metrics)
-        if len(metrics) < self._startup or not known.any():
-            untried = [point for point in self._spread if point not in self.tried]
-            return untried[0] if untried else self.draw()
-        if (metrics[known] > 0).all():
-            metrics = np.log(metrics)  # compare metrics by their ratios
-        metrics = -metrics if minimize else metrics
-        metrics[~known] = metrics[known].min()  # a failure counts as the worst
-        tried = np.array([self.point(trial.settings) for trial in self._completed], float)
-        candidates = self._candidates(tried[metrics.argmax()])
-        ordered = [isinstance(values, IntDistribution) for values in self.distributions.values()]
-        best = gaussian_process.most_promising(tried, metrics, np.array(candidates, float), ordered, self._random)
-        return candidates[best]
-
-    def _candidates(self, best: np.ndarray) -> list[tuple[int, ...]]:
-        """Return the untried points; in a large space, random ones and all that differ from the best in one knob."""
-        sizes = [len(values) for values in self._space.values()]
-        if size(self._space) <= MAX_CANDIDATES:
-            points = set(itertools.product(*map(range, sizes)))
-        else:
-            points = {self.draw() for _ in range(MAX_CANDIDATES)}
-            near = tuple(map(int, best))
-            points |= {(*near[:knob], i, *near[knob + 1 :]) for knob, count in enumerate(sizes) for i in range(count)}
-        return sorted(points - self.tried)
-
-
-def _distribution(name: str, values: Sequence[Any]) -> BaseDistribution:
+def _ordered(name: str, values: Sequence[Any]) -> bool:
+    """Return whether a knob's values, apart from None, are ascending numbers."""
     if not values:
         raise LabError(f"the knob {name} has no values: add some, or remove the knob.")
     numbers = [value for value in values if isinstance(value, int | float)]
-    ordered = len(values) - len(numbers) <= values.count(None) and numbers == sorted(numbers)
-    return IntDistribution(0, len(values) - 1) if ordered else CategoricalDistribution(range(len(values)))
+    return len(values) - len(numbers) <= list(values).count(None) and numbers == sorted(numbers)
+
+
+def _ask_tpe(study: optuna.Study, space: Space, tried: set[Point]) -> Point | None:
+    """Return an untried point that TPE proposes; None if it proposes only tried ones, `MAX_PROPOSALS` times."""
+    for _ in range(MAX_PROPOSALS):
+        proposal = study.ask(_distributions(space))
+        study.tell(proposal, state=TrialState.FAIL)
+        if (point := tuple(proposal.params[name] for name in space)) not in tried:
+            return point
+    return None
+
+
+def _spread(space: Space, seed: int) -> list[Point]:
+    """Return points for the first trials, spread over the space by a Sobol sequence."""
+    from scipy.stats import qmc  # takes half a second, and only this search needs it
+
+    rows = qmc.Sobol(len(space), rng=seed).random(2 ** math.ceil(math.log2(STARTUP_TRIALS)))
+    return [tuple(int(x * len(values)) for x, values in zip(row, space.values(), strict=True)) for row in rows]
+
+
+def _draw(space: Space, tried: set[Point], random: np.random.Generator) -> Point:
+    """Return a random untried point."""
+    while True:
+        point = tuple(int(random.integers(len(values))) for values in space.values())
+        if point not in tried:
+            return point
+
+
+def _most_promising(
+    space: Space, completed: Sequence[Trial], minimize: bool, tried: set[Point], random: np.random.Generator
+) -> Point:
+    """Return the untried point with the largest expected improvement over the best trial."""
+    from scipy.stats import norm  # with scikit-learn it takes a second, and only this search needs them
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.gaussian_process import GaussianProcessRegressor
+    from sklearn.gaussian_process.kernels import Matern
+
+    metrics = np.array([trial.value for trial in completed])
+    known = np.isfinite(metrics)
+    if not known.any():
+        return _draw(space, tried, random)
+    if (metrics[known] > 0).all():
+        metrics = np.log(metrics)  # compare metrics by their ratios
+    metrics = -metrics if minimize else metrics
+    metrics[~known] = metrics[known].min()  # a failure counts as the worst
+    metrics = (metrics - metrics.mean()) / (metrics.std() or 1.0)
+    points = [_point(space, trial.settings) for trial in completed]
+    candidates = _candidates(space, points[metrics.argmax()], tried, random)
+    columns = _columns(space, np.array(points))
+    process = GaussianProcessRegressor(Matern(np.ones(columns.shape[1]), (0.1, 10), nu=2.5), alpha=NOISE)
+    with warnings.catch_warnings(category=ConvergenceWarning, action="ignore"):  # about length scales at a bound
+        process.fit(columns, metrics)
+    mean, spread = process.predict(_columns(space, np.array(candidates)), return_std=True)
+    better = (mean - metrics.max()) / spread
+    return candidates[np.argmax(spread * (better * norm.cdf(better) + norm.pdf(better)))]
+
+
+def _candidates(space: Space, best: Point, tried: set[Point], random: np.random.Generator) -> list[Point]:
+    """Return the untried points; in a large space, random ones and all that differ from the best in one knob."""
+    sizes = [len(values) for values in space.values()]
+    if size(space) <= MAX_CANDIDATES:
+        points = set(itertools.product(*map(range, sizes)))
+    else:
+        points = {_draw(space, tried, random) for _ in range(MAX_CANDIDATES)}
+        points |= {(*best[:knob], i, *best[knob + 1 :]) for knob, count in enumerate(sizes) for i in range(count)}
+    return sorted(points - tried)
+
+
+def _columns(space: Space, points: np.ndarray) -> np.ndarray:
+    """Return the features of points: a column from 0 to 1 for an ordered knob, else a column per value."""
+    columns = []
+    for indices, (name, values) in zip(points.T, space.items(), strict=True):
+        ordered = _ordered(name, values)
+        columns.append(indices[:, None] / max(1, len(values) - 1) if ordered else np.eye(len(values))[indices])
+    return np.hstack(columns)

@@ -67,6 +67,15 @@ def test_samplers_that_learn_beat_random_search(sampler):
     assert max(learned) == speed(TOP)
 
 
+def test_equal_metrics_and_failures_leave_the_search_going():
+    def same(settings):
+        if settings["pin"] == "scatter":
+            raise LabError("exit status 1.")
+        return 3.0
+
+    assert len({str(trial.settings) for trial in search(GRID, same, 12)}) == 12
+
+
 @pytest.mark.parametrize("shift", [1, -50])  # negative metrics too
 def test_minimize_finds_the_minimum(shift):
     trials = search({"x": range(30)}, lambda settings: shift + (settings["x"] - 11) ** 2, 20, minimize=True)
