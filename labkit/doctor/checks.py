@@ -327,12 +327,12 @@ def _judge(facts: Facts, probe: ProbeResult) -> Judgement:
     return ("fail", probe.error, _remedy(facts, probe.error)) if probe.error else ("ok", probe.output, "")
 
 
-def _optional(facts: Facts, probe: ProbeResult, prefix: str = "") -> Judgement:
+def _optional(facts: Facts, probe: ProbeResult) -> Judgement:
     """Judge an optional feature; the first sentence of the probe's error is the observation, the rest the remedy."""
     if not probe.error:
         return "ok", probe.output, ""
     seen, _, fix = probe.error.partition(". ")
-    return "warn", prefix + seen.removesuffix("."), fix.removesuffix(".")
+    return "warn", seen.removesuffix("."), fix.removesuffix(".")
 
 
 def _daal4py(facts: Facts, probe: ProbeResult) -> Judgement:
@@ -385,8 +385,8 @@ CHECKS = (
     Check("PyTorch", "packages", _optional, lambda: ProbeResult(torch_ranks.version(), torch_ranks.obstacle())),
     Check("compiler", "packages", _optional, lambda: ProbeResult(compiler.version(), compiler.obstacle())),
     Check("MPI", "parallel", _mpi, _find_mpi),
-    Check("network", "parallel", partial(_optional, prefix="no nodes with wires between them: "), try_network),
-    Check("Slurm", "parallel", partial(_optional, prefix="no cluster, and none can run on this machine: "), try_slurm),
+    Check("network", "parallel", _optional, try_network),
+    Check("Slurm", "parallel", _optional, try_slurm),
     Check("data", "data", _data, _find_data),
 )
 
