@@ -4,7 +4,6 @@ import functools
 import json
 import math
 import os
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -12,6 +11,7 @@ import typer
 from labkit.bench.config import BenchConfig
 from labkit.system import files, flags, terminal
 from labkit.system.errors import LabError
+from labkit.tune.config import TuneConfig
 
 app = typer.Typer()
 command = functools.partial(app.command, rich_help_panel="Measuring")
@@ -92,29 +92,12 @@ def roofline(
 
 
 @command(epilog="Example: `./lab tune --minutes 20 --metric 'speed: (.*)' -- python train.py`")
+@flags.takes(TuneConfig)
 def tune(
+    config: TuneConfig,
     argv: Annotated[
         list[str] | None, typer.Argument(metavar="-- COMMAND", help="the command to tune", show_default="lab bench")
     ] = None,
-    knobs: Annotated[
-        Path | None,
-        typer.Option(
-            help="TOML file of the settings to vary",
-            show_default="labkit/tune/knobs.toml; without a command, knobs-bench.toml",
-        ),
-    ] = None,
-    metric: Annotated[
-        str | None,
-        typer.Option(
-            help="regular expression for the metric; its last match counts", show_default="total images/sec: (…)"
-        ),
-    ] = None,
-    minimize: Annotated[bool, typer.Option("--minimize", help="lower is better, as for times")] = False,
-    trials: Annotated[int | None, typer.Option(help="maximum number of points to try", show_default="40")] = None,
-    minutes: Annotated[float | None, typer.Option(help="start no trial after this many minutes")] = None,
-    repeats: Annotated[int, typer.Option(help="runs per point; their median counts", min=1)] = 3,
-    rounds: Annotated[int, typer.Option(help="fresh rounds of best vs default at the end", min=2)] = 6,
-    out: Annotated[Path | None, typer.Option(help="output folder", show_default="work/tune-NAME")] = None,
 ) -> None:
     """Find the fastest settings for a command: threads, memory, or anything else in a knobs file.
 
@@ -123,18 +106,7 @@ def tune(
     alternately. After Ctrl-C, the same command resumes the search.
     """
     from labkit.tune import run
-    from labkit.tune.trial import IMAGES_PER_SECOND
 
-    config = run.TuneConfig(
-        knobs=knobs,
-        out=out,
-        trials=trials,
-        minutes=minutes,
-        repeats=repeats,
-        rounds=rounds,
-        metric=metric or IMAGES_PER_SECOND,
-        minimize=minimize,
-    )
     try:
         run.tune(argv or [], config, terminal.console())
     except KeyboardInterrupt:

@@ -37,8 +37,8 @@ class Command(typer.core.TyperCommand):
         return super().parse_args(ctx, plain)
 
 
-def takes(config: type[T]) -> Callable[[Callable[[T], Any]], Callable[..., Any]]:
-    """Return a decorator that turns a function of a configuration into a function for Typer, of the fields' flags.
+def takes(config: type[T]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return a decorator that turns a function of a configuration, and more, into one of its fields, for Typer.
 
     Parameters
     ----------
@@ -46,19 +46,24 @@ def takes(config: type[T]) -> Callable[[Callable[[T], Any]], Callable[..., Any]]
         A dataclass whose fields are annotated with a `labkit.system.arguments.Flag`.
     """
     hints = get_type_hints(config, include_extras=True)
-    options = {name: _option(name, hint, getattr(config, name)) for name, hint in hints.items()}
-    parameters = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=getattr(config, name), annotation=option)
-        for name, option in options.items()
+    options = [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=getattr(config, name),
+            annotation=_option(name, hint, getattr(config, name)),
+        )
+        for name, hint in hints.items()
     ]
 
-    def decorate(function: Callable[[T], Any]) -> Callable[..., Any]:
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def command(**values: Any) -> Any:
-            return function(config(**values))
+            return function(config(**{name: values.pop(name) for name in hints}), **values)
 
-        command.__annotations__ = options
-        command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        signature = inspect.Signature([*inspect.signature(function).parameters.values()][1:] + options)
+        command.__annotations__ = {name: parameter.annotation for name, parameter in signature.parameters.items()}
+        command.__signature__ = signature  # type: ignore[attr-defined]
         return command
 
     return decorate

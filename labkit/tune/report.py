@@ -20,8 +20,9 @@ from matplotlib.ticker import MaxNLocator
 
 from labkit.display import plots
 from labkit.system import files
+from labkit.tune.config import IMAGES_PER_SECOND
 from labkit.tune.search import Settings, Space, Trial, as_study, best
-from labkit.tune.trial import IMAGES_PER_SECOND, Command, format_metric
+from labkit.tune.trial import Command, format_metric
 
 
 def format_settings(settings: Mapping[str, Any]) -> str:

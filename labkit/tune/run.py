@@ -6,7 +6,7 @@ import math
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,9 @@ from labkit.system import files, load
 from labkit.system.cores import usable_machine
 from labkit.system.errors import LabError
 from labkit.tune import report, space
+from labkit.tune.config import TuneConfig
 from labkit.tune.search import Settings, Trial, best, search, size, trials_of
-from labkit.tune.trial import IMAGES_PER_SECOND, Command, check_metric, format_metric
+from labkit.tune.trial import Command, check_metric, format_metric
 
 # The default command of `lab tune`: few steps, as there are many trials.
 BENCH_FLAGS = ("-m", "labkit.bench", "--num_batches=10")
@@ -32,38 +33,6 @@ DEFAULT_TRIALS = 40
 TIMEOUT_FACTOR = 10  # of the default's time; large, as larger batches legitimately take longer
 MIN_TIMEOUT_S = 60.0
 CONFIRMATION = "confirmation.json"  # metrics of the best and default settings, by round
-
-
-@dataclass(frozen=True)
-class TuneConfig:
-    """The options of `lab tune`; its help explains them.
-
-    Attributes
-    ----------
-    knobs : Path or None
-        The knobs file; by default one in this folder.
-    out : Path or None
-        The output folder; by default `work/tune-NAME`.
-    trials, minutes : number or None
-        The budget; with neither, `DEFAULT_TRIALS` trials.
-    repeats : int
-        Runs per point.
-    rounds : int
-        Fresh rounds for the confirmation.
-    metric : str
-        The regular expression for the metric.
-    minimize : bool
-        Whether lower is better.
-    """
-
-    knobs: Path | None = None
-    out: Path | None = None
-    trials: int | None = None
-    minutes: float | None = None
-    repeats: int = 3
-    rounds: int = 6
-    metric: str = IMAGES_PER_SECOND
-    minimize: bool = False
 
 
 def tune(argv: Sequence[str], config: TuneConfig, console: Console) -> Speedup | None:

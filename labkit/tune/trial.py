@@ -10,9 +10,9 @@ from typing import Any
 
 from labkit.system import load, processes
 from labkit.system.errors import LabError
+from labkit.tune.config import IMAGES_PER_SECOND
 from labkit.tune.space import Knob
 
-IMAGES_PER_SECOND = r"total images/sec: ([\d.]+)"  # as lab bench and tf_cnn_benchmarks print it
 FAILURE_LINES = 4  # number of last lines quoted from a failed run
 
 

@@ -21,8 +21,9 @@ from labkit import cli
 from labkit.system import load
 from labkit.system.errors import LabError
 from labkit.tune import report, run, space
+from labkit.tune.config import IMAGES_PER_SECOND, TuneConfig
 from labkit.tune.search import PRUNING_MARGIN, best, search, size
-from labkit.tune.trial import IMAGES_PER_SECOND, Command, format_metric, read_metric
+from labkit.tune.trial import Command, format_metric, read_metric
 
 GRID = {"threads": [1, 2, 3, 4, 5, 6, 7, 8], "pin": ["", "compact", "scatter"], "spin": [None, 0, 1, 200]}
 
@@ -347,7 +348,7 @@ def confirm(objective, tmp_path, rounds=6, minimize=False):
     """Return the verdict on settings with x = 1, compared with x unset, the default."""
     command = Mock(side_effect=objective, knobs={"x": space.Knob((2.0,), env="X")})
     command.line.return_value, command.flags.return_value, command.variables.return_value = "train", [], {}
-    config = run.TuneConfig(rounds=rounds, minimize=minimize)
+    config = TuneConfig(rounds=rounds, minimize=minimize)
     return run._confirm(tmp_path, command, {"x": 1.0}, config, print)
 
 
@@ -531,7 +532,7 @@ def test_the_remedy_for_a_storage_error_depends_on_its_reason(reason, remedy):
 @pytest.mark.parametrize("name", ["what?#1", "a b%20{x}", "q'u\"o:@[1]&=~", "ü\n☃"])
 def test_the_study_is_in_the_output_folder_even_with_an_odd_name(job, name):
     out = job / name
-    study = run._study(out, Command(["true"], {}, IMAGES_PER_SECOND), run.TuneConfig())
+    study = run._study(out, Command(["true"], {}, IMAGES_PER_SECOND), TuneConfig())
     assert study.user_attrs["what"]["command"] == "true"
     assert [path.name for path in out.iterdir()] == ["study.db"]
     assert {path.name for path in job.iterdir()} == {name, "job.sh", "knobs.toml"}
@@ -586,8 +587,8 @@ def test_an_interrupted_command_keeps_its_trials_and_can_be_resumed(job):
 
 
 def test_the_default_command_is_the_benchmark():
-    command, knobs = run._command([], run.TuneConfig())
+    command, knobs = run._command([], TuneConfig())
     assert list(command.argv) == [sys.executable, *run.BENCH_FLAGS]
     assert knobs == space.BENCH_KNOBS
-    command, _ = run._command(["python", "train.py"], run.TuneConfig())
+    command, _ = run._command(["python", "train.py"], TuneConfig())
     assert command.argv == ["python", "train.py"]
