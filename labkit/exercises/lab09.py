@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from labkit.exercises.engine.answers import call, for_all, reports, run_answer
 from labkit.exercises.engine.checker import Lab
 from labkit.exercises.engine.outcomes import expect, refuse
-from labkit.exercises.engine.values import describe, integer, parts
+from labkit.exercises.engine.values import describe, integer, numeric_array, parts
 
 lab = Lab("09")
 
@@ -39,12 +39,11 @@ def labels(answer: Callable[..., Any]) -> None:
 
     def decide(pixels: np.ndarray, centroids: np.ndarray) -> None:
         n, k = len(pixels), len(centroids)
-        result = call(answer, pixels, centroids)
+        returned = call(answer, pixels, centroids)
+        result = None if isinstance(returned, list | tuple) else numeric_array(returned)
         case = f"for {n} {'pixel' if n == 1 else 'pixels'} and {k} {'centroid' if k == 1 else 'centroids'}"
-        expect(
-            isinstance(result, np.ndarray) and result.shape == (n,),
-            f"an array of shape ({n},) {case}; it is {describe(result)}",
-        )
+        if result is None or result.shape != (n,):
+            refuse(f"an array of shape ({n},) {case}; it is {describe(returned)}")
         expect(np.issubdtype(result.dtype, np.integer), f"an integer type {case}; it is {result.dtype}")
         most = np.iinfo(result.dtype).max
         expect(most >= k - 1, f"a type that holds labels up to {k - 1} {case}; {result.dtype} holds them up to {most}")

@@ -50,7 +50,7 @@ from labkit.exercises.engine.answers import (
     remember_lines,
 )
 from labkit.exercises.engine.outcomes import NotAttempted, NotYet, expect
-from labkit.exercises.engine.reference import Reference, solution_of
+from labkit.exercises.engine.reference import Reference, solution_of, source_of
 from labkit.exercises.engine.values import describe, short
 from labkit.exercises.moving import isolate, module_text
 from labkit.system import files
@@ -264,10 +264,9 @@ class Checker:
             files.write(script, _script_of(exercise.solution))
             self._fallbacks[number] = script
             return script
-        filename, namespace = f"<solution of exercise {number}>", dict(self._namespace)
-        remember_lines(filename, exercise.solution)
-        exec(compile(exercise.solution, filename, "exec"), namespace)
-        self._fallbacks[number] = namespace[exercise.name]
+        filename = f"<solution of exercise {number}>"
+        remember_lines(filename, source_of(exercise))
+        self._fallbacks[number] = solution_of(exercise, self._namespace, filename)
         return self._fallbacks[number]
 
     def _hints(self, number: int, answer: Any, mistake: NotYet) -> list[str]:
@@ -391,9 +390,9 @@ def _run_with_limit(decide: Callable[[], None], name: str) -> None:
     context = copy_context()
     context.run(calls.set, progress)
     thread = threading.Thread(target=context.run, args=(run,), daemon=True)
-    thread.start()
     started, inside_s, where, in_time = time.monotonic(), 0.0, "", True
     try:
+        thread.start()
         while in_time and not done.wait(POLL_S):
             if line := _student_line(thread):
                 inside_s, where = inside_s + POLL_S, f" It was in {line}."
@@ -424,9 +423,11 @@ def _student_line(thread: threading.Thread) -> str:
 
 def _stop(thread: threading.Thread, done: threading.Event) -> bool:
     """Raise SystemExit in a running thread, again for up to a second if it is caught; return whether it ended."""
-    ident, error = ctypes.c_ulong(thread.ident or 0), ctypes.py_object(SystemExit)
     for _ in range(10):
-        if done.is_set() or not ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, error):
-            return True
+        if done.is_set():
+            break
+        if thread.ident is not None:  # an interrupt can come before it has one
+            error = ctypes.py_object(SystemExit)
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), error)
         done.wait(0.1)
     return done.is_set()

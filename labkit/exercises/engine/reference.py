@@ -18,6 +18,7 @@ import functools
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -177,24 +178,31 @@ class Reference:
         """Return the wrong function that equals an answer in all cases, or at least its failing result; or nothing."""
         deadline = time.thread_time() + NAMING_LIMIT_S
         answered = []
-        for case in (cases := [*self.examples(), failing]):
-            answered.append(self.outcome(functools.partial(call, answer), case, right))
+        for case in (*self.examples(), failing):  # last, so that what it printed is quoted
+            answered.append((case, self.outcome(functools.partial(call, answer), case, right)))
             if time.thread_time() > deadline:
                 return ""
-        for indices in (range(len(self.returns)), [index]):
-            for why, wrong in self.wrong.items():
-                for case, mine in zip(cases, answered, strict=True):
-                    bad = self.outcome(wrong, case, right)
-                    if case is failing if bad is None else mine is None or not self.same(mine, bad, indices):
-                        break
-                else:
-                    return why
-        return ""
+
+        def equals(wrong: Answer, indices: Iterable[int]) -> bool:
+            for case, mine in reversed(answered):
+                result = self.outcome(wrong, case, right)
+                if result is None and case is not failing:
+                    continue  # it raises there
+                if result is None or mine is None or not self.same(mine, result, indices):
+                    return False
+            return True
+
+        every, one = range(len(self.returns)), (index,)
+        names = (why for indices in (every, one) for why, wrong in self.wrong.items() if equals(wrong, indices))
+        return next(names, "")
 
 
-def solution_of(exercise: Exercise, **names: Any) -> Answer:
-    """Return an exercise's solution, a function, defined where these names are known too."""
-    exec(compile(source_of(exercise), RIGHT, "exec"), names)
+def solution_of(
+    exercise: Exercise, namespace: Mapping[str, Any] = MappingProxyType({}), filename: str = RIGHT
+) -> Answer:
+    """Return an exercise's solution, a function, defined in a copy of `namespace`."""
+    names = dict(namespace)
+    exec(compile(source_of(exercise), filename, "exec"), names)
     solution: Answer = names[exercise.name]
     return solution
 
