@@ -10,7 +10,7 @@ from labkit.system import compiler
 from labkit.system.errors import LabError
 from labkit.system.machine import this_machine
 
-pytestmark = pytest.mark.skipif(bool(native.obstacle()), reason="NO C COMPILER HERE")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(native.obstacle()), reason="NO C COMPILER HERE")]
 SUM = """
 #include <stdio.h>
 #include <stdlib.h>

@@ -99,11 +99,7 @@ def _mnist(folder: Path, file: File) -> _Set | None:
         return None
     train, test, where = parts
     numbers = len(train.labels), len(test.labels)
-    return _Set("MNIST", f"read from {where}", train, test, numbers, numbers, _as_they_are)
-
-
-def _as_they_are(part: Part, chosen: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    return part.images[chosen]
+    return _Set("MNIST", f"read from {where}", train, test, numbers, numbers, _varied_if_repeated)
 
 
 def _number(name: str, requested: int | None, default: int, maximum: int, minimum: int = 1) -> int:

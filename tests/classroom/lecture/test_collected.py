@@ -113,6 +113,7 @@ def test_only_expected_files_of_limited_size_are_read_from_a_zip(tmp_path, monke
 BOMB_BYTES = 256 * 2**20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2])
 def test_a_zip_bomb_that_claims_to_be_small_is_not_unpacked(tmp_path, method):
     results(tmp_path / "ada" / "results-07.json", "07", e1="passed")
