@@ -62,22 +62,6 @@ def small_resnet(blocks: int, classes: int) -> Layers:
     return layers
 
 
-def vgg16(classes: int) -> Layers:
-    """Return VGG-16 (Simonyan and Zisserman 2014, arXiv 1409.1556, configuration D)."""
-
-    def layers(p: "Pass", x):
-        for filters, count in ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)):
-            for _ in range(count):
-                x = p.relu(p.conv(x, filters, 3, bias=True))
-            x = p.max_pool(x, 2, 2)
-        x = p.flatten(x)
-        for _ in range(2):
-            x = p.relu(p.dense(x, 4096))
-        return p.dense(x, classes)
-
-    return layers
-
-
 def inception3(classes: int) -> Layers:
     """Return Inception v3 (Szegedy et al. 2015, arXiv 1512.00567), without the auxiliary head."""
 
@@ -126,36 +110,6 @@ def inception3(classes: int) -> Layers:
         for _ in range(2):
             x = third(p, x)
         return p.dense(p.average(x), classes)
-
-    return layers
-
-
-def mobilenet(classes: int) -> Layers:
-    """Return MobileNet v2 of width 1 (Sandler et al. 2018, arXiv 1801.04381)."""
-
-    def block(p: "Pass", x, filters, stride, expansion):
-        narrow = x
-        if expansion > 1:
-            x = p.conv_norm(x, expansion * x.shape[p.channel_axis], 1, activation="relu6")
-        x = p.relu6(p.batch_norm(p.depthwise_conv(x, 3, stride)))
-        x = p.conv_norm(x, filters, 1, activation=None)
-        return narrow + x if narrow.shape == x.shape else x
-
-    def layers(p: "Pass", x):
-        x = p.conv_norm(x, 32, 3, 2, activation="relu6")
-        stages = (
-            (1, 16, 1, 1),
-            (6, 24, 2, 2),
-            (6, 32, 3, 2),
-            (6, 64, 4, 2),
-            (6, 96, 3, 1),
-            (6, 160, 3, 2),
-            (6, 320, 1, 1),
-        )
-        for expansion, filters, count, stride in stages:
-            for number in range(count):
-                x = block(p, x, filters, 1 if number else stride, expansion)
-        return p.dense(p.average(p.conv_norm(x, 1280, 1, activation="relu6")), classes)
 
     return layers
 

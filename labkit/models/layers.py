@@ -68,14 +68,6 @@ class Pass:
         self._count(2 * height * width * x.shape[self.channel_axis], y)
         return self._add_bias(y) if bias else y
 
-    def depthwise_conv(self, x, kernel, stride=1):
-        """Return a separate convolution of each channel."""
-        channels = x.shape[self.channel_axis]
-        w = self._kernel((kernel, kernel, channels, 1))
-        y = tf.nn.depthwise_conv2d(x, w, self._strides(stride, square=True), "SAME", self.data_format)
-        self._count(2 * kernel * kernel, y)
-        return y
-
     def dense(self, x, units):
         """Return a dense layer with bias, without activation."""
         w = self._kernel((x.shape[1], units))
@@ -166,20 +158,14 @@ class Pass:
         parts = [tf.reshape(part, broadcast) for part in (batch_mean, batch_variance, offset, scale)]
         return tf.cast(tf.nn.batch_normalization(wide, *parts, EPSILON), x.dtype)
 
-    def conv_norm(
-        self, x, filters, kernel, stride=1, padding="SAME", activation: Literal["relu", "relu6"] | None = "relu"
-    ):
-        """Return convolution, batch norm, and the activation of this name, if any."""
+    def conv_norm(self, x, filters, kernel, stride=1, padding="SAME", activation: Literal["relu"] | None = "relu"):
+        """Return convolution, batch norm, and a ReLU unless `activation` is None."""
         y = self.batch_norm(self.conv(x, filters, kernel, stride, padding))
-        return y if activation is None else getattr(self, activation)(y)
+        return y if activation is None else self.relu(y)
 
     def relu(self, x):
         """Return max(x, 0)."""
         return tf.nn.relu(x)
-
-    def relu6(self, x):
-        """Return x, clipped to 0..6."""
-        return tf.nn.relu6(x)
 
     def add_relu(self, x, shortcut):
         """Return max(x + shortcut, 0) twice: for the next layers, and for the shortcut around them."""
@@ -222,8 +208,8 @@ class Pass:
         bias = self.network.variable(f"{self._layer}/bias", lambda: tf.zeros(channels))
         return tf.nn.bias_add(y, tf.cast(bias, self.dtype), data_format or self.data_format)
 
-    def _strides(self, stride, square=False):
-        if stride == 1 and not square:
+    def _strides(self, stride):
+        if stride == 1:
             return 1
         return [1, stride, stride, 1] if self.data_format == "NHWC" else [1, 1, stride, stride]
 

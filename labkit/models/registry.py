@@ -62,9 +62,7 @@ MODELS = {
     "resnet101": _imagenet(architectures.resnet((3, 4, 23, 3), IMAGENET_CLASSES, stride_in_3x3=False)),
     "resnet8": _small(architectures.small_resnet(1, SYNTHETIC_CLASSES)),
     "resnet20": _small(architectures.small_resnet(3, SYNTHETIC_CLASSES)),
-    "vgg16": _imagenet(architectures.vgg16(IMAGENET_CLASSES)),
     "inception3": _imagenet(architectures.inception3(IMAGENET_CLASSES), side=299),
-    "mobilenet": _imagenet(architectures.mobilenet(IMAGENET_CLASSES)),
     "mnist": Model(architectures.mnist(10), (28, 28, 1), 10, "mnist"),
     # 40 frames of 80 numbers: 0.4 s of speech, as filter banks every 10 ms
     "speech": Model(architectures.speech(SEQUENCE_CLASSES), (40, 80, 1), SEQUENCE_CLASSES, "sequences"),

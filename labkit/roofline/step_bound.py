@@ -32,7 +32,7 @@ NORMS = "batch norms, ReLUs, additions"  # together, since oneDNN may fuse them
 WEIGHTS = "weight decay and update"
 # Operation types by family, as prefixes. Fused and oneDNN operations belong to the same families.
 FAMILIES = {
-    "convolutions": ("Conv2D", "DepthwiseConv2d"),
+    "convolutions": ("Conv2D",),
     "matmuls": ("MatMul", "BatchMatMul"),
     NORMS: ("FusedBatchNorm", "Relu", "Add", "BiasAdd", "PartitionedCall"),  # the last with --fused_shortcuts
     "pooling": ("MaxPool", "AvgPool"),
@@ -222,7 +222,6 @@ def _flop(operation: tf.Operation) -> int:
         return 2 * inner * math.prod(operation.outputs[0].shape)
     if family(op_type) != "convolutions":
         return 0
-    depthwise = op_type.startswith("Depthwise")
     if op_type.endswith("BackpropFilter"):
         kernel, result = operation.outputs[0].shape, inputs[2].shape
     elif op_type.endswith("BackpropInput"):
@@ -230,7 +229,7 @@ def _flop(operation: tf.Operation) -> int:
     else:
         kernel, result = inputs[1].shape, operation.outputs[0].shape
     height, width, channels, _ = kernel
-    return 2 * height * width * (1 if depthwise else channels) * math.prod(result)
+    return 2 * height * width * channels * math.prod(result)
 
 
 def render(step: Step, console: Console) -> None:

@@ -15,9 +15,7 @@ PUBLISHED = {
     "resnet50": (25_557_032, 2048),
     "resnet50_v1.5": (25_557_032, 2048),
     "resnet101": (44_549_160, 2048),
-    "vgg16": (138_357_544, 4096),
     "inception3": (27_161_264 - 3_326_696, 2048),
-    "mobilenet": (3_504_872, 1280),
 }
 
 
@@ -47,8 +45,8 @@ def test_the_mnist_network_equals_the_keras_model():
 
 
 def test_operation_counts_match_the_published_ones():
-    # 3.8 billion multiply-adds (He et al. 2015, table 1); 15.5 for VGG-16 and 4.1 for v1.5, according to torchvision
-    for name, billions in {"resnet50": 3.8, "resnet50_v1.5": 4.09, "mobilenet": 0.3}.items():
+    # 3.8 billion multiply-adds (He et al. 2015, table 1), and 4.1 for v1.5 according to torchvision
+    for name, billions in {"resnet50": 3.8, "resnet50_v1.5": 4.09}.items():
         assert Network(name).flops / 2e9 == pytest.approx(billions, rel=0.03)
 
 
@@ -60,15 +58,15 @@ def test_training_counts_both_gradients_except_that_of_the_images():
 
 @pytest.mark.parametrize("training", [True, False])
 def test_batch_norm_is_the_same_fused_and_unfused(training):
-    x, _ = batch("mobilenet", 4)
-    fused, unfused = Network("mobilenet"), Network("mobilenet", fused_batch_norm=False)
+    x, _ = batch("resnet20", 4)
+    fused, unfused = Network("resnet20"), Network("resnet20", fused_batch_norm=False)
     for network in (fused, unfused):
         for number, average in enumerate(network.averages):
             average.assign_add(0.01 * tf.range(average.shape[0], dtype=tf.float32) / average.shape[0] + number % 2)
     result, expected = fused(x, training), unfused(x, training)
     np.testing.assert_allclose(result, expected, atol=2e-3 * float(tf.reduce_max(tf.abs(expected))))
     for average, expected in zip(fused.averages, unfused.averages, strict=True):
-        # the fused operation's variance has Bessel's correction, n / (n - 1), with n at least 4 × 7 × 7
+        # the fused operation's variance has Bessel's correction, n / (n - 1), with n at least 4 × 8 × 8
         np.testing.assert_allclose(average, expected, rtol=0.02, atol=1e-3)
 
 
