@@ -141,19 +141,20 @@ def exercises(notebook: NotebookNode) -> dict[int, Answer]:
         If a check has no solution before it, a solution has no check after it, or a number is used twice.
     """
     results: dict[int, Answer] = {}
-    open_cell = None
+    solution, is_checked = None, True  # the last cell with a solution
     for index, cell in enumerate(notebook.cells):
         for number, name in checks(cell):
-            if open_cell is None:
+            shared = solution is not None and notebook.cells[solution].source.startswith("%%writefile")
+            if solution is None or (is_checked and not shared):  # a file may have the functions of several exercises
                 raise LabError(f"cell {index} checks exercise {number}, but no cell before it has a '{BEGIN}'.")
             if number in results:
                 raise LabError(f"cell {index}: exercise {number} is checked twice.")
-            results[number] = Answer(name, open_cell, notebook.cells[open_cell].source)
-            open_cell = None
+            results[number] = Answer(name, solution, notebook.cells[solution].source)
+            is_checked = True
         if BEGIN in cell.source:
-            if open_cell is not None:
-                raise LabError(f"cell {open_cell} has a solution without a `name = check(N, …)` after it.")
-            open_cell = index
-    if open_cell is not None:
-        raise LabError(f"cell {open_cell} has a solution without a `name = check(N, …)` after it.")
+            if not is_checked:
+                raise LabError(f"cell {solution} has a solution without a `name = check(N, …)` after it.")
+            solution, is_checked = index, False
+    if not is_checked:
+        raise LabError(f"cell {solution} has a solution without a `name = check(N, …)` after it.")
     return results

@@ -157,7 +157,8 @@ def failure(error: BaseException, answer: Callable[..., Any] | None = None, scri
     number, line = (frames[-1].lineno or 0, frames[-1].line or "") if frames else (0, "")
     if isinstance(error, SyntaxError) and error.lineno and is_student_code(error.filename or ""):
         number, line = error.lineno, (error.text or "").strip()
-    message, inner = _clean_message(str(getattr(error, "message", None) or error))
+    text = error.msg if isinstance(error, SyntaxError) else getattr(error, "message", None) or error  # without the file
+    message, inner = _clean_message(str(text))
     if inner:  # inside a function that TensorFlow rewrote as a graph
         number, line = inner
     where = f', in line {number}: "{line}"' if line else ""

@@ -25,9 +25,10 @@ import time
 import traceback
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextvars import copy_context
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -39,6 +40,7 @@ from labkit.display import verdict
 from labkit.display.results import CHECK_FAILED, NOT_ATTEMPTED, NOT_YET, PASSED, Results
 from labkit.exercises import catalogue, labs
 from labkit.exercises.catalogue import Exercise
+from labkit.exercises.engine import launches, modules
 from labkit.exercises.engine.answers import (
     Calls,
     answer_output,
@@ -50,7 +52,7 @@ from labkit.exercises.engine.answers import (
     remember_lines,
 )
 from labkit.exercises.engine.outcomes import NotAttempted, NotYet, expect
-from labkit.exercises.engine.reference import Reference, solution_of, source_of
+from labkit.exercises.engine.reference import Reference, script_of, solution_of, source_of
 from labkit.exercises.engine.values import describe, short
 from labkit.exercises.moving import isolate, module_text
 from labkit.system import files
@@ -77,6 +79,8 @@ class Check:
         mistake (`NotYet`); the last is shown only on request.
     moves : bool
         Whether the answer moves into a module: `decide` gets the module's version, not the notebook's.
+    loads : bool
+        Whether the answer is a file that ranks import: `decide` gets its function (`modules`).
     mistakes : tuple of str
         The mistakes that it names, each the end of the sentence "It is as if …".
     """
@@ -84,6 +88,7 @@ class Check:
     decide: Callable[[Any], None]
     hints: tuple[str, ...]
     moves: bool = False
+    loads: bool = False
     mistakes: tuple[str, ...] = ()
 
 
@@ -109,7 +114,8 @@ class Lab:
         def decide(answer: Any) -> None:
             reference.check(solution_of(exercise), answer)
 
-        self.checks[exercise.number] = Check(decide, reference.hints, mistakes=tuple(reference.wrong))
+        in_file = _is_script(exercise.solution)
+        self.checks[exercise.number] = Check(decide, reference.hints, loads=in_file, mistakes=tuple(reference.wrong))
 
 
 class _Output(io.StringIO):
@@ -148,6 +154,7 @@ class Checker:
         self._last_wrong: dict[int, tuple[Any, str]] = {}  # the last wrong answer's code and its hint
         self._fallbacks: dict[int, Any] = {}
         self._working: dict[int, Any] = {}
+        self._outcomes: dict[int, str] = {}
         changed_libraries()  # records the libraries before any cell can change them
 
     def __call__(self, number: int, answer: Any, given: bool = False) -> Any:
@@ -158,20 +165,24 @@ class Checker:
         number : int
             The exercise.
         answer : callable or path
-            The student's function, or script.
+            The student's function, script, or file with the function.
         given : bool
             Whether the notebook came with the solution, as a catch-up copy does: unchanged, it is not attempted.
 
         Returns
         -------
         object
-            `answer` when it passes, the solution otherwise.
+            `answer`, or its function, when it passes; the solution otherwise.
         """
         self._refuse_unknown(number)
         outcome, message = self.judge(number, answer, given)
-        verdict.show(number, outcome, message.splitlines(), solution=self._exercises[number].solution)
+        verdict.show(number, outcome, message.splitlines(), solution=self._solution_text(number))
         self.results.exercise(number, outcome, hint=len(self._shown[number]))
-        self._working[number] = answer if outcome == PASSED else self._solution(number)
+        self._outcomes[number] = outcome
+        if self.lab.checks[number].loads:
+            self._working[number] = self._publish(number, answer)
+        else:
+            self._working[number] = answer if outcome == PASSED else self._solution(number)
         return self._working[number]
 
     def module_text(self, *numbers: int) -> str:
@@ -190,31 +201,36 @@ class Checker:
         if number not in self._exercises:
             raise LabError(f"lab {self.lab.number} has no exercise {number}; choose from {sorted(self._exercises)}.")
 
-    def judge(self, number: int, answer: Any, given: bool = False) -> tuple[str, str]:
-        """Return the verdict on an answer and the message for the student, without showing or storing either."""
+    def judge(self, number: int, answer: Any, given: bool = False, hints: bool = True) -> tuple[str, str]:
+        """Return the verdict on an answer and the message for the student, without showing or storing either.
+
+        Without `hints`, the message has none, and the answer doesn't count as an attempt.
+        """
         changed = changed_libraries()
         before = changed_before.set(changed)
         try:
-            outcome, message = self._judge(number, answer, given)
+            outcome, message = self._judge(number, answer, given, hints)
         finally:
             changed_before.reset(before)
         note = f"Your notebook replaced {', '.join(sorted(changed))}, which checks use: restart the kernel."
         return outcome, "\n".join(filter(None, [message, note if changed else ""]))
 
-    def _judge(self, number: int, answer: Any, given: bool) -> tuple[str, str]:
+    def _judge(self, number: int, answer: Any, given: bool, hints: bool) -> tuple[str, str]:
         output = _Output()
         before = answer_output.set(output)
         try:
-            self._refuse_stub(number, answer, given)
             # IPython's exit() would end the kernel after the cell.
             exit_raises = mock.patch.object(get_ipython() or self, "ask_exit", sys.exit, create=True)
             with contextlib.redirect_stdout(output), warnings.catch_warnings(), exit_raises:
                 warnings.simplefilter("ignore")  # NumPy's on odd inputs, say; the verdict says what is wrong
-                self._decide(number, answer)
+                with self._loaded(number, answer) as answer:
+                    self._refuse_stub(number, answer, given)
+                    self._decide(number, answer)
         except NotAttempted as error:
             return NOT_ATTEMPTED, f"{error}The lab continues with a solution."
         except NotYet as error:
-            lines = (str(error), *_quote_output(output.getvalue()), *self._hints(number, answer, error))
+            shown = self._hints(number, answer, error) if hints else []
+            lines = (str(error), *_quote_output(output.getvalue()), *shown)
             return NOT_YET, "\n".join([*lines, "The lab continues with a solution."])
         except Exception:
             return CHECK_FAILED, (
@@ -228,10 +244,8 @@ class Checker:
     def _refuse_stub(self, number: int, answer: Any, given: bool) -> None:
         """Raise `NotYet` for an answer of the wrong type, and `NotAttempted` for the stub or the kit's solution."""
         exercise = self._exercises[number]
-        if _is_script(exercise.solution):
-            expect(isinstance(answer, str | Path), f"the path of your script; the answer is {describe(answer)}")
-            answer = Path(answer)
-            expect(answer.is_file(), f"the script {answer} to exist; run the cell that writes it")
+        if _is_script(exercise.solution) and not self.lab.checks[number].loads:
+            answer = _existing(answer)
         else:
             expect(callable(answer), f"a function; {short(answer)} is of type {type(answer).__name__}")
         fallback = self._fallbacks.get(number, self)
@@ -244,6 +258,38 @@ class Checker:
             raise NotAttempted()
         if given and _has_same_code(answer, exercise.solution, exercise.name):
             raise NotAttempted("Your copy came with the solution. ")
+
+    @contextlib.contextmanager
+    def _loaded(self, number: int, answer: Any) -> Iterator[Any]:
+        """Let the block use the function in a file that ranks import; another answer is as it is."""
+        if not self.lab.checks[number].loads:
+            yield answer
+            return
+        path, exercise, names = _existing(answer), self._exercises[number], dict[str, Any]()
+        imported = _path_of(exercise.solution)
+        expect(path.resolve() == imported.resolve(), f"the file {imported}, which scripts import; the answer is {path}")
+        _run_with_limit(lambda: names.update(modules.load(path.parent, path.stem)), str(path))
+        expect(exercise.name in names, f"{path} to define {exercise.name}")
+        with modules.importable(path.parent):
+            yield names[exercise.name]
+
+    def _publish(self, number: int, answer: Any) -> Any:
+        """Publish the functions of the file that an exercise shares with others, and return the exercise's."""
+        exercise = self._exercises[number]
+        passed = {}
+        for n, other in self._exercises.items():
+            if other.cell == exercise.cell:  # what its own check refused stays the kit's until it is checked again
+                known = n == number or self._outcomes.get(n) == NOT_YET
+                outcome = self._outcomes[n] if known else self.judge(n, answer, hints=False)[0]
+                passed[other.name] = outcome == PASSED
+        return modules.publish(_path_of(exercise.solution), passed, script_of(exercise.solution))[exercise.name]
+
+    def _solution_text(self, number: int) -> str:
+        """Return the solution to show; of a file that exercises share, only this exercise's function."""
+        exercise = self._exercises[number]
+        if not self.lab.checks[number].loads:
+            return exercise.solution
+        return modules.function_text(script_of(exercise.solution), exercise.name)
 
     def _decide(self, number: int, answer: Any) -> None:
         """Run the check; a function gets a time limit, and is checked as its module defines it if it moves."""
@@ -258,10 +304,10 @@ class Checker:
         """Return the lab's solution: a function, or the path of a script next to the student's."""
         exercise = self._exercises[number]
         if _is_script(exercise.solution):
-            script = Path(exercise.solution.split("\n")[0].split()[-1])
+            script = _path_of(exercise.solution)
             script = script.with_name(f"solution_{script.name}")
             script.parent.mkdir(parents=True, exist_ok=True)
-            files.write(script, _script_of(exercise.solution))
+            files.write(script, script_of(exercise.solution))
             self._fallbacks[number] = script
             return script
         filename = f"<solution of exercise {number}>"
@@ -313,6 +359,8 @@ def checks_of(number: str) -> Lab:
         lab.checks |= importlib.import_module(older).lab.checks
     for exercise, reference in labs.references(number).items():
         lab.add(catalogue.find(number).exercises[exercise], reference)
+    for exercise, on_ranks in labs.on_ranks(number).items():
+        lab.checks[exercise] = Check(partial(launches.check, on_ranks), on_ranks.hints)
     return lab
 
 
@@ -320,9 +368,16 @@ def _is_script(cell_source: str) -> bool:
     return cell_source.startswith("%%writefile")
 
 
-def _script_of(cell_source: str) -> str:
-    """Return the script that a `%%writefile` cell writes."""
-    return cell_source.partition("\n")[2] + "\n"
+def _path_of(cell_source: str) -> Path:
+    """Return the path that a `%%writefile` cell writes."""
+    return Path(cell_source.partition("\n")[0].split()[-1])
+
+
+def _existing(answer: Any) -> Path:
+    """Return the path of a script or file that exists."""
+    expect(isinstance(answer, str | Path), f"the path of your script; the answer is {describe(answer)}")
+    expect(Path(answer).is_file(), f"the script {answer} to exist; run the cell that writes it")
+    return Path(answer)
 
 
 def _fingerprint(answer: Any) -> Any:
@@ -352,11 +407,11 @@ def _has_same_code(answer: Any, cell_source: str, name: str) -> bool:
     """Whether an answer, a script or the function `name`, has the same code as a cell, comments aside."""
     if isinstance(answer, Path):
         try:
-            trees = [ast.parse(text) for text in (answer.read_bytes(), _script_of(cell_source))]
+            trees = [ast.parse(text) for text in (answer.read_bytes(), script_of(cell_source))]
         except (SyntaxError, ValueError):  # ValueError: a null byte
             return False
         return ast.dump(trees[0]) == ast.dump(trees[1])
-    module = compile(cell_source, "<cell>", "exec")
+    module = compile(script_of(cell_source) if _is_script(cell_source) else cell_source, "<cell>", "exec")
     code = next((part for part in module.co_consts if isinstance(part, CodeType) and part.co_name == name), None)
     return code is not None and hasattr(answer, "__code__") and _instructions(answer.__code__) == _instructions(code)
 

@@ -209,4 +209,11 @@ def solution_of(
 
 def source_of(exercise: Exercise) -> str:
     """Return an exercise's solution with the imports that it uses."""
+    if exercise.solution.startswith("%%writefile"):
+        return script_of(exercise.solution)
     return f"{exercise.imports}\n\n\n{exercise.solution}\n".lstrip()
+
+
+def script_of(cell_source: str) -> str:
+    """Return the script that a `%%writefile` cell writes."""
+    return cell_source.partition("\n")[2] + "\n"
