@@ -81,9 +81,7 @@ def _refuse(problems: list[str]) -> None:
 @command(epilog="Example: `./lab new-exercise 09`")
 def new_exercise(
     lab: Annotated[str, typer.Argument(help="the lab, such as 09")],
-    script: Annotated[
-        bool, typer.Option("--script", help="a script that runs on ranks, with a probe, instead of a function")
-    ] = False,
+    script: Annotated[bool, typer.Option("--script", help="a script that runs on ranks instead of a function")] = False,
 ) -> None:
     """Add an exercise at the end of a lab: to its source, its checks and its planted mistakes.
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from nbformat import NotebookNode
 
-from labkit.exercises.labs import on_ranks
 from labkit.system import paths
 from labkit.system.errors import LabError
 from labkit_author import glossary, imports, minutes, skeletons, sources
@@ -228,7 +227,6 @@ def _lint_exercises(source: Path, notebook: NotebookNode, starts: list[int]) -> 
     modules = [module, module.parent / "labs" / module.name]
     texts = [path.read_text(encoding="utf-8") for path in modules if path.exists()]
     hints = {number: complete for text in texts for number, complete in _hints(ast.parse(text)).items()}
-    hints |= {number: all(map(str.strip, check.hints)) for number, check in on_ranks(source.stem[:2]).items()}
     if list(exercises) != list(range(1, len(exercises) + 1)):
         yield 1, f"exercises are numbered {list(exercises)}, not 1, 2, 3 …"
     for cell, start in zip(notebook.cells, starts, strict=True):

@@ -6,7 +6,6 @@ import sysconfig
 from pathlib import Path
 
 from labkit.system import files, paths
-from labkit.system.errors import LabError
 from labkit_author import sources
 from labkit_author.notebooks import QUESTIONS, by_section
 from labkit_author.skeletons import FUNCTION, SCRIPT, TABLES
@@ -24,41 +23,23 @@ def new_exercise(source: Path, script: bool = False) -> tuple[int, list[Path]]:
     source : Path
         The lab's source.
     script : bool
-        Whether the answer is a script that runs on ranks, with a probe.
+        Whether the answer is a script whose function runs on ranks.
 
     Returns
     -------
     tuple of (int, list of Path)
         The exercise's number, and the files that were written.
-
-    Raises
-    ------
-    LabError
-        If a lab without checks is to get a script.
     """
     lab, skeleton = source.stem[:2], SCRIPT if script else FUNCTION
-    checks = paths.ROOT / "labkit" / "exercises" / ("." if script else "labs") / f"lab{lab}.py"
-    if script and not checks.exists():
-        raise LabError(f"lab {lab} has no {paths.shown(checks)}: docs/writing-labs.md shows one.")
+    checks = paths.ROOT / "labkit" / "exercises" / "labs" / f"lab{lab}.py"
     number = len(sources.exercises(sources.read(source))) + 1
     names = {"n": str(number), "lab": lab}
     _put(source, _end_of_exercises(source.read_text(encoding="utf-8")), skeleton.text.substitute(names))
-    before = _text(checks) or TABLES.substitute(names)
+    before = checks.read_text(encoding="utf-8") if checks.exists() else TABLES.substitute(names)
     files.write(checks, _importing(skeleton.imports, before) + skeleton.check.substitute(names))
-    changed = [source, checks]
-    if skeleton.probe is not None:
-        changed.append(checks.with_name(f"lab{lab}_{skeleton.name}_{number}.py"))
-        files.write(changed[-1], skeleton.probe.substitute(names))
-    _format(*changed)
-    if skeleton.mistakes is not None:
-        changed.append(paths.SOLUTIONS / "mistakes" / f"{lab}.toml")
-        files.write(changed[-1], _text(changed[-1]) + skeleton.mistakes.substitute(names))
+    _format(source, checks)
     _give_minutes(source, number)
-    return number, changed
-
-
-def _text(path: Path) -> str:
-    return path.read_text(encoding="utf-8") if path.exists() else ""
+    return number, [source, checks]
 
 
 def _give_minutes(source: Path, exercise: int) -> None:

@@ -30,21 +30,15 @@ class Exercise(NamedTuple):
     text : Template
         The part in the lab's source.
     check : Template
-        The part in the lab's checks.
+        The part in the lab's table.
     imports : dict of str to str
         The names used by the check, each with the line that imports it.
-    mistakes : Template or None
-        The part of a script in the lab's planted mistakes, with an alternative right answer.
-    probe : Template or None
-        A script's separate module that runs on the ranks.
     """
 
     name: str
     text: Template
     check: Template
     imports: dict[str, str]
-    mistakes: Template | None = None
-    probe: Template | None = None
 
 
 FUNCTION = Exercise(
@@ -92,78 +86,58 @@ SCRIPT = Exercise(
 # %% [markdown]
 # ### Exercise $n · Its title
 #
-# What to do and why. Write `total_$n(number)`: every rank calls it with its own number, and it returns the sum of all
-# ranks' numbers. It may take 10 s.
+# What to do and why. Write `total_$n(ranks, number)`: every rank of the communicator `ranks` calls it with its own
+# number, and it returns the sum of all numbers. It may take 10 s.
 
 # %%
 # %%writefile work/total_$n.py
 from mpi4py import MPI
 
 
-def total_$n(number):
+def total_$n(ranks, number):
     """Return the sum of all ranks' numbers, on every rank."""
     ### BEGIN SOLUTION
-    return MPI.COMM_WORLD.allreduce(number)
+    return ranks.allreduce(number)
     ### END SOLUTION
 
 
 if __name__ == "__main__":
-    print(total_$n(MPI.COMM_WORLD.rank))
+    print(total_$n(MPI.COMM_WORLD, MPI.COMM_WORLD.rank))
 
 # %% tags=["nbval-check-output"]
 total_$n = check($n, "work/total_$n.py")
 
 '''),
-    check=Template('''
+    check=Template("""
 
-@lab.exercise(
-    $n,
-    hints=("Which collective returns the sum on every rank?", "return MPI.COMM_WORLD.allreduce(number)"),
+def one_number_each(n: int) -> Iterator[Case]:
+    \"""Return a case in which each sum of the ranks' numbers is another.\"""
+    yield Case(f"{n} ranks", [(10**rank,) for rank in range(n)])
+
+
+def all_get_the_sum(case: Case, seen: Sequence[Saw]) -> None:
+    \"""Every rank returns the sum of all numbers.\"""
+    for saw in seen:
+        expect_equal(saw.result, sum(number for (number,) in case.arguments), f"rank {saw.rank}'s sum for {case.text}")
+
+
+EXERCISES[$n] = OnRanks(
+    "total_$n",
+    parameters=("number",),
+    cases=one_number_each,
+    invariants=(all_get_the_sum,),
+    hints=("Which collective returns the sum on every rank?", "return ranks.allreduce(number)"),
+    wrong=((all_get_the_sum, Script(before="return ranks.allreduce(number)", after="return number")),),
+    right=(Script(before="ranks.allreduce(number)", after="sum(ranks.allgather(number))"),),
 )
-def total_$n(answer) -> None:
-    """Check that each of 3 ranks gets the sum of all ranks' numbers."""
-    probe = Path(__file__).with_name("lab${lab}_total_$n.py")
-    for rank, result in enumerate(reports(run_answer(3, probe, answer, threads=1, timeout=60))):
-        expect_equal(result, 111, f"total_$n({10**rank}) on rank {rank} of 3")
-'''),
+"""),
     imports={
-        "Path": "from pathlib import Path",
-        "reports": "from labkit.exercises.engine.answers import reports",
-        "run_answer": "from labkit.exercises.engine.answers import run_answer",
+        "Iterator": "from collections.abc import Iterator",
+        "Sequence": "from collections.abc import Sequence",
+        "Case": "from labkit.exercises.engine.on_ranks import Case",
+        "OnRanks": "from labkit.exercises.engine.on_ranks import OnRanks",
+        "Saw": "from labkit.exercises.engine.on_ranks import Saw",
+        "Script": "from labkit.exercises.engine.on_ranks import Script",
         "expect_equal": "from labkit.exercises.engine.values import expect_equal",
     },
-    mistakes=Template("""
-[[$n.mistakes]]
-before = "MPI.COMM_WORLD.allreduce(number)"
-after = "number"
-message = "total_$n(1) on rank 0 of 3 to be 111; it is 1"
-
-[[$n.mistakes]]
-before = "return MPI"
-after = "MPI"
-message = "a number; it is None"
-
-[[$n.right]]
-before = "MPI.COMM_WORLD.allreduce(number)"
-after = "sum(MPI.COMM_WORLD.allgather(number))"
-"""),
-    probe=Template('''\
-"""Probe of lab $lab: report the result of a script's `total_$n` on each rank. The lab's checks start it:
-
-mpirun -n 3 python lab${lab}_total_$n.py SCRIPT
-"""
-
-import sys
-
-from mpi4py import MPI
-
-from labkit.exercises.ranks.runner import load, report, watched
-
-if __name__ == "__main__":
-    script, rank = sys.argv[1], MPI.COMM_WORLD.rank
-    (total,) = load(script, "total_$n")
-    with watched(script, f"in total_$n, on rank {rank}"):
-        result = total(10**rank)
-        report(result if result is None else float(result))
-'''),
 )

@@ -3,23 +3,24 @@
 import importlib.util
 from typing import TYPE_CHECKING, Any
 
+from labkit.exercises.engine.on_ranks import OnRanks
+
 if TYPE_CHECKING:
-    from labkit.exercises.engine.on_ranks import OnRanks
-    from labkit.exercises.engine.reference import Reference
+    from labkit.exercises.engine.reference import Reference  # takes a second to import, which ranks can save
 
 
 def references(number: str) -> "dict[int, Reference]":
-    """Return the exercises of lab `number` that are data, by number."""
-    return _table(number, "EXERCISES")
+    """Return the exercises of lab `number` that are functions, by number."""
+    return {n: exercise for n, exercise in _exercises(number).items() if not isinstance(exercise, OnRanks)}
 
 
-def on_ranks(number: str) -> "dict[int, OnRanks]":
+def on_ranks(number: str) -> dict[int, OnRanks]:
     """Return the exercises of lab `number` whose function runs on ranks, by number."""
-    return _table(number, "ON_RANKS")
+    return {n: exercise for n, exercise in _exercises(number).items() if isinstance(exercise, OnRanks)}
 
 
-def _table(number: str, name: str) -> dict[int, Any]:
-    if not importlib.util.find_spec(module := f"{__name__}.lab{number}"):
+def _exercises(number: str) -> dict[int, Any]:
+    if not importlib.util.find_spec(name := f"{__name__}.lab{number}"):
         return {}
-    table: dict[int, Any] = getattr(importlib.import_module(module), name, {})
-    return table
+    exercises: dict[int, Any] = importlib.import_module(name).EXERCISES
+    return exercises

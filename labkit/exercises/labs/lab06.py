@@ -10,6 +10,8 @@ from labkit.exercises.engine.outcomes import expect
 from labkit.exercises.engine.values import expect_equal, numeric_array
 from labkit.system.words import plural
 
+EXERCISES: dict[int, OnRanks] = {}
+
 BEFORE = 4_096.0  # in `total` and `buffer` before a call
 LENGTHS = (12, 1_000, 10, 5, 3, 2, 1, 300_003)  # some shorter than the number of ranks, one too long to be sent eagerly
 PICKLING = 300  # bytes that pickling adds to a message, at most
@@ -144,7 +146,7 @@ MIXED_HINT = (
 )
 BELOW_OTHERS = "others = [rank for rank in range(n) if rank != me]"
 
-PARAMETER_SERVER = OnRanks(
+EXERCISES[1] = OnRanks(
     "parameter_server",
     parameters=("gradient", "total", "buffer", "servers"),
     fills=("total", "buffer"),
@@ -239,7 +241,7 @@ def messages_are_chunks(case: Case, seen: Sequence[Saw]) -> None:
         )
 
 
-RING = OnRanks(
+EXERCISES[2] = OnRanks(
     "ring_allreduce",
     parameters=("gradient", "total", "buffer"),
     fills=("total", "buffer"),
@@ -378,7 +380,7 @@ EXCHANGE = """\
     ranks.Alltoall(mine, blocks)  # block r: own rows, neurons of rank r
     return blocks.reshape(n, rows, -1).transpose(1, 0, 2).reshape(rows, -1)"""
 
-SPLIT_DENSE = OnRanks(
+EXERCISES[4] = OnRanks(
     "split_dense",
     parameters=("x", "weights", "bias"),
     cases=layers,
@@ -420,5 +422,3 @@ SPLIT_DENSE = OnRanks(
         ranks.Gather(mine[root * rows : (root + 1) * rows], blocks if root == ranks.rank else None, root=root)"""),
     ),
 )  # fmt: skip
-
-ON_RANKS = {1: PARAMETER_SERVER, 2: RING, 4: SPLIT_DENSE}

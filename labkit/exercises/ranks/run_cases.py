@@ -43,7 +43,7 @@ class CaseComm(CountingComm):
     trace of its own functions.
     """
 
-    def __init__(self, comm: MPI.Comm, case: Case, dtype: np.dtype) -> None:
+    def __init__(self, comm: MPI.Comm, case: Case, dtype: np.dtype | None) -> None:
         super().__init__(comm)
         last = comm.rank == comm.size - 1
         self.receive_delay_s, self.send_pause_s = (case.receive_delay_s * last, case.send_pause_s * last)
@@ -54,7 +54,7 @@ class CaseComm(CountingComm):
         lower = name.lower()
         if lower in ("recv", "irecv"):
             time.sleep(self.receive_delay_s)
-        for part in (*args, *kwargs.values()) if TRANSFER.search(lower) else ():
+        for part in (*args, *kwargs.values()) if self.dtype and TRANSFER.search(lower) else ():
             if isinstance(part, np.ndarray) and part.dtype != self.dtype and part.itemsize > 1:  # bytes may be anything
                 raise TypeError(
                     f"an array of {part.dtype} is sent or received into, but all numbers are {self.dtype}. Create it "
@@ -70,7 +70,7 @@ def run(exercise: OnRanks, function: Callable[..., Any], script: str, comm: MPI.
     """Call the function on this rank, and return what it saw."""
     arguments = copy.deepcopy(case.arguments[comm.rank])
     arrays = [argument for argument in arguments if isinstance(argument, np.ndarray)]
-    ranks, limit_s = CaseComm(comm, case, arrays[0].dtype), float(sys.argv[3])
+    ranks, limit_s = CaseComm(comm, case, arrays[0].dtype if arrays else None), float(sys.argv[3])
     with watched(script, f"on rank {comm.rank}, for {case.text}", limit_s, limit_s, hint):
         before, _ = tracemalloc.get_traced_memory()
         tracemalloc.reset_peak()
@@ -119,11 +119,8 @@ def try_all(exercise: OnRanks, function: Callable[..., Any], script: str) -> Mis
 def main() -> None:
     """Run the scripts, and report their mistakes."""
     module, name, _, *scripts = sys.argv[1:]
-    exercise = next(
-        value
-        for value in vars(importlib.import_module(module)).values()
-        if isinstance(value, OnRanks) and value.function == name
-    )
+    exercises = importlib.import_module(module).EXERCISES.values()
+    exercise = next(exercise for exercise in exercises if getattr(exercise, "function", "") == name)
     tracemalloc.start()  # never stopped, which is unsafe while other threads run
     report([try_all(exercise, load(script, name)[0], script) for script in scripts])
 
