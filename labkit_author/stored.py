@@ -97,7 +97,7 @@ def record(source: Path) -> list[Path]:
         raise LabError(f"a run without {', '.join(missing)} is not recorded: unset {lacks.VARIABLE}.")
     number, machine = source.stem[:2], describe_machine()
     command = ["git", "-C", str(paths.ROOT), "describe", "--always", "--dirty", "--exclude=*"]
-    commit = subprocess.run(command, capture_output=True, check=True, text=True).stdout.strip()
+    commit = subprocess.run(command, capture_output=True, check=True, encoding="utf-8").stdout.strip()
     label = {
         "machine": f"{machine['cpu']}, {plural(int(machine['cores']), 'core')}",
         "date": time.strftime("%Y-%m-%d"),
