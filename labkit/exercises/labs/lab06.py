@@ -174,38 +174,16 @@ EXERCISES[1] = OnRanks(
             before="bounds(len(gradient), servers)",
             after="bounds(len(gradient), 1) + [(len(gradient),) * 2] * (servers - 1)",
         )),
-        (servers_get_their_part, Script(before="    n, me =", after="    servers = 1\n    n, me =")),
-        (servers_get_their_part, Script(below=BELOW_OTHERS, after="""\
-    total[:] = gradient  # a chain
-    if me < n - 1:
-        ranks.Recv(buffer, source=me + 1)
-        total += buffer
-    if me:
-        ranks.Send(total, dest=me - 1)
-        ranks.Recv(total, source=0)
-    else:
-        for worker in others:
-            ranks.Send(total, dest=worker)""")),
+        (servers_get_their_part, Script(
+            before="    MPI.Request.Waitall",
+            after="    ranks.Send(gradient[:0], (me + 1) % n)\n    MPI.Request.Waitall",
+        )),
         (nothing_is_allocated, Script(before="buffer[: stop - start]", after="buffer[: stop - start].copy()")),
         (nothing_is_allocated, Script(before="chunk += incoming", after="chunk[:] = chunk + incoming")),
     ),
     right=(
         Script(before="ranks.Recv(incoming, source=worker, tag=PUSH)", after="ranks.Recv(incoming, tag=PUSH)"),
-        Script(below=BELOW_OTHERS, after="""\
-    for server, (start, stop) in enumerate(parts):  # blocking, workers and servers
-        if server == me:
-            total[start:stop] = gradient[start:stop]
-            for _ in others:
-                ranks.Recv(buffer, tag=PUSH)
-                total[start:stop] += buffer[:stop - start]
-        else:
-            ranks.Send(gradient[start:stop], dest=server, tag=PUSH)
-    for server, (start, stop) in enumerate(parts):
-        if server == me:
-            for worker in others:
-                ranks.Send(total[start:stop], dest=worker, tag=PULL)
-        else:
-            ranks.Recv(total[start:stop], source=server, tag=PULL)"""),
+        Script(before="    requests = [\n        ranks.Isend(", after="    requests = [\n        ranks.Issend("),
     ),
 )  # fmt: skip
 
@@ -246,14 +224,8 @@ EXERCISES[2] = OnRanks(
     parameters=("gradient", "total", "buffer"),
     fills=("total", "buffer"),
     cases=sums,
-    invariants=(
-        total_is_filled,
-        total_is_the_sum,
-        messages_only,
-        ranks_send_to_the_right,
-        messages_are_chunks,
-        nothing_is_allocated,
-    ),
+    invariants=(total_is_filled, total_is_the_sum, messages_only, ranks_send_to_the_right, messages_are_chunks,
+                nothing_is_allocated),
     hints=(
         "Draw it for three ranks, as in the picture above. In step 0, rank r sends chunk r to its right neighbour and "
         "adds what arrives from the left to chunk r - 1. Which chunk does it send in the next step?",
@@ -280,7 +252,6 @@ EXERCISES[2] = OnRanks(
             before="    ### END SOLUTION", after="    ### END SOLUTION\n    if me > 0:\n        total[:] = gradient"
         )),
         (messages_only, Script(after="    ranks.Allreduce(gradient, total)")),
-        (messages_only, Script(after="    ranks.Reduce(gradient, total, root=0)\n    ranks.Bcast(total, root=0)")),
         (ranks_send_to_the_right, Script(  # the mirror image
             before="    left, right = (me - 1) % n, (me + 1) % n\n",
             after="    right, left = (me - 1) % n, (me + 1) % n\n    me = -me\n",
@@ -293,12 +264,6 @@ EXERCISES[2] = OnRanks(
         last[:] = buffer""")),
         (messages_are_chunks, Script(before="range(n - 1):  # all-gather", after="range(n and 2 * n - 2):")),
         (nothing_is_allocated, Script(before="buffer[: len(into)]", after="buffer[: len(into)].copy()")),
-        (nothing_is_allocated, Script(after="""\
-    for step in range(n - 1):  # pickled
-        chunks[(me - step - 1) % n][:] += ranks.sendrecv(chunks[(me - step) % n], dest=right, source=left)
-    for step in range(n - 1):
-        out, into = chunks[(me + 1 - step) % n], chunks[(me - step) % n]
-        into[:] = ranks.sendrecv(out, dest=right, source=left)""")),
     ),
     right=(
         Script(after="""\
@@ -312,18 +277,6 @@ EXERCISES[2] = OnRanks(
         request = ranks.Irecv(chunks[(me - step) % n], source=left)
         ranks.Send(chunks[(me + 1 - step) % n], dest=right)
         request.Wait()"""),
-        Script(after="""\
-    from mpi4py import MPI
-
-    ring = ranks.Create_cart([n], periods=[True])
-    left, right = ring.Shift(0, 1)
-    for step in range(2 * (n - 1)):  # as bytes
-        out, into = chunks[(me - step) % n], chunks[(me - step - 1) % n]
-        incoming = buffer[: len(into)] if step < n - 1 else into
-        sent, received = [out, 4 * len(out), MPI.BYTE], [incoming, 4 * len(into), MPI.BYTE]
-        ring.Sendrecv(sent, dest=right, recvbuf=received, source=left)
-        if step < n - 1:
-            into += incoming"""),
     ),
 )  # fmt: skip
 
@@ -412,11 +365,6 @@ EXERCISES[4] = OnRanks(
     ),
     right=(
         Script(before=EXCHANGE, after="    return np.concatenate(ranks.alltoall(np.split(mine, n)), axis=1).tolist()"),
-        Script(before="    ranks.Allgather(x, batch)", after="""\
-    for root in range(n):
-        rows_of = batch[root * rows : (root + 1) * rows]
-        rows_of[:] = x
-        ranks.Bcast(rows_of, root=root)"""),
         Script(before=EXCHANGE.split("\n")[0], after="""\
     for root in range(n):
         ranks.Gather(mine[root * rows : (root + 1) * rows], blocks if root == ranks.rank else None, root=root)"""),

@@ -46,23 +46,25 @@ class CaseComm(CountingComm):
     def __init__(self, comm: MPI.Comm, case: Case, dtype: np.dtype | None) -> None:
         super().__init__(comm)
         last = comm.rank == comm.size - 1
-        self.receive_delay_s, self.send_pause_s = (case.receive_delay_s * last, case.send_pause_s * last)
-        self.dtype = dtype
+        self._receive_delay_s, self._send_pause_s = (case.receive_delay_s * last, case.send_pause_s * last)
+        self._dtype = dtype
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
         """Call a method, slowly."""
         lower = name.lower()
         if lower in ("recv", "irecv"):
-            time.sleep(self.receive_delay_s)
-        for part in (*args, *kwargs.values()) if self.dtype and TRANSFER.search(lower) else ():
-            if isinstance(part, np.ndarray) and part.dtype != self.dtype and part.itemsize > 1:  # bytes may be anything
+            time.sleep(self._receive_delay_s)
+        for part in (*args, *kwargs.values()) if self._dtype and TRANSFER.search(lower) else ():
+            if (
+                isinstance(part, np.ndarray) and part.dtype != self._dtype and part.itemsize > 1
+            ):  # bytes may be anything
                 raise TypeError(
-                    f"an array of {part.dtype} is sent or received into, but all numbers are {self.dtype}. Create it "
-                    f"with that type, as with dtype=np.{self.dtype}"
+                    f"an array of {part.dtype} is sent or received into, but all numbers are {self._dtype}. Create it "
+                    f"with that type, as with dtype=np.{self._dtype}"
                 )
         result = super().call(name, *args, **kwargs)
         if "send" in lower:
-            time.sleep(self.send_pause_s)
+            time.sleep(self._send_pause_s)
         return result
 
 
