@@ -89,7 +89,7 @@ class Reference:
     cases : sequence of Case or tuple
         Examples, the simplest first. Together they tell all wrong functions apart.
     wrong : mapping of str to callable
-        Wrong answers, by the end of the sentence "It is as if …". With several results, `...` stands for a right one.
+        Wrong answers, by the end of the sentence "It is as if …".
     also : sequence of callable
         Right answers that are written differently.
     hints : tuple of str
@@ -127,17 +127,13 @@ class Reference:
         """Return the fixed cases."""
         return [case if isinstance(case, Case) else Case(case) for case in self.cases]
 
-    def outcome(self, function: Answer, case: Case, right: Answer) -> list[Any] | None:
-        """Return a wrong function's results in one case, with those of `right` for `...`; None if it raises."""
+    def outcome(self, function: Answer, case: Case) -> list[Any] | None:
+        """Return a wrong function's results in one case; None if it raises."""
         try:
             with np.errstate(all="ignore"):
-                results = self._results(function, case)
+                return [plain(result) for result in self._results(function, case)]
         except Exception:  # a mistake may raise in some cases, as the answer that it describes does
             return None
-        if any(result is ... for result in results):
-            pairs = zip(results, self._results(right, case), strict=True)
-            results = [expected if result is ... else result for result, expected in pairs]
-        return [plain(result) for result in results]
 
     def same(self, first: Sequence[Any], second: Sequence[Any], indices: Iterable[int]) -> bool:
         """Return whether two answers have the same results, within tolerances."""
@@ -160,7 +156,7 @@ class Reference:
             try:
                 expect_equal(values[index], expected[index], name, part.rel, part.abs, case.because)
             except NotYet as mistake:
-                why = self._name(case, index, right, answer)
+                why = self._name(case, index, answer)
                 message = f"{mistake} It is as if {why}." if why else str(mistake)
                 raise NotYet(message, self.hint_for.get(why, part.hint)) from None
             if not has_format(result, part.format):
@@ -174,18 +170,18 @@ class Reference:
         *first, last = [part.name for part in self.returns]
         return parts(result, len(self.returns), f"{', '.join(first)} and {last} of {label}")
 
-    def _name(self, failing: Case, index: int, right: Answer, answer: Answer) -> str:
+    def _name(self, failing: Case, index: int, answer: Answer) -> str:
         """Return the wrong function that equals an answer in all cases, or at least its failing result; or nothing."""
         deadline = time.thread_time() + NAMING_LIMIT_S
         answered = []
         for case in (*self.examples(), failing):  # last, so that what it printed is quoted
-            answered.append((case, self.outcome(functools.partial(call, answer), case, right)))
+            answered.append((case, self.outcome(functools.partial(call, answer), case)))
             if time.thread_time() > deadline:
                 return ""
 
         def equals(wrong: Answer, indices: Iterable[int]) -> bool:
             for case, mine in reversed(answered):
-                result = self.outcome(wrong, case, right)
+                result = self.outcome(wrong, case)
                 if result is None and case is not failing:
                     continue  # it raises there
                 if result is None or mine is None or not self.same(mine, result, indices):

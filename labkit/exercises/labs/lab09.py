@@ -34,6 +34,19 @@ def _psnr(
     return psnr
 
 
+FORMULAS = {
+    "the factor were 20, as for a root of the squared error": _psnr(decibels=lambda e: 20 * math.log10(255**2 / e)),
+    "255 were not squared": _psnr(decibels=lambda e: 10 * math.log10(255 / e)),
+    "the logarithm were natural": _psnr(decibels=lambda e: 10 * math.log(255**2 / e)),
+    "error and 255² were exchanged": _psnr(decibels=lambda e: 10 * math.log10(e / 255**2)),
+}
+EQUALS = {
+    "equal pictures had a PSNR of 0": _psnr(equal=0),
+    "an error below 1 were none": _psnr(least=1),
+    "an error below a thousandth were none": _psnr(least=1e-3),
+}
+
+
 def _changed(label: str, height: int, width: int, change: int, *place: int | slice) -> Case:
     grey = np.full((height, width, 3), 100, np.uint8)
     other = grey.copy()
@@ -69,27 +82,14 @@ EXERCISES[1] = Reference(
         "the errors were not squared": _psnr(lambda d: np.abs(d).mean()),
         "the squared errors were added up, not averaged": _psnr(lambda d: (d**2).sum()),
         "the errors' mean were subtracted from them": _psnr(np.var),
-        "the factor were 20, as for a root of the squared error": _psnr(decibels=lambda e: 20 * math.log10(255**2 / e)),
-        "255 were not squared": _psnr(decibels=lambda e: 10 * math.log10(255 / e)),
-        "the logarithm were natural": _psnr(decibels=lambda e: 10 * math.log(255**2 / e)),
-        "error and 255² were exchanged": _psnr(decibels=lambda e: 10 * math.log10(e / 255**2)),
-        "equal pictures had a PSNR of 0": _psnr(equal=0),
-        "an error below 1 were none": _psnr(least=1),
-        "an error below a thousandth were none": _psnr(least=1e-3),
-    },
+    }
+    | FORMULAS
+    | EQUALS,
     also=[_psnr()],
     hints=(
         "The numbers of a uint8 array wrap around at 0 and 256. Which type do they need before you subtract?",
         "np.mean((original.astype(float) - quantised) ** 2) is the mean squared error over pixels and channels.",
         "10 * math.log10(255**2 / error), and math.inf when the error is 0.",
     ),
-    hint_for={
-        "the factor were 20, as for a root of the squared error": FORMULA_HINT,
-        "255 were not squared": FORMULA_HINT,
-        "the logarithm were natural": FORMULA_HINT,
-        "error and 255² were exchanged": FORMULA_HINT,
-        "equal pictures had a PSNR of 0": ZERO_HINT,
-        "an error below 1 were none": ZERO_HINT,
-        "an error below a thousandth were none": ZERO_HINT,
-    },
+    hint_for=dict.fromkeys(FORMULAS, FORMULA_HINT) | dict.fromkeys(EQUALS, ZERO_HINT),
 )
