@@ -11,7 +11,8 @@ from labkit.system.errors import LabError
 from labkit.system.machine import this_machine
 from labkit_author import changed, sources
 
-TABLES = "tests/exercises/engine/test_references.py"  # tests all exercises that are data
+# The tests of all exercises that are data.
+TABLES = [f"tests/exercises/engine/test_{kind}.py" for kind in ("references", "on_ranks")]
 GIB_PER_WORKER = 2  # TensorFlow in a worker, and in the notebook or ranks it starts
 MAX_WORKERS = 16
 
@@ -80,7 +81,7 @@ def _of_lab(lab: str, fast: bool) -> list[str]:
     exercises = sorted((paths.ROOT / "tests" / "exercises").glob(f"test_lab{number}*.py"))
     chosen = [str(path.relative_to(paths.ROOT)) for path in exercises]
     select = f"-klab{number} or {source.stem} or [{number}-"
-    return [*chosen, TABLES, "tests/author", select, *([] if fast else [_notebook(source)])]
+    return [*chosen, *TABLES, "tests/author", select, *([] if fast else [_notebook(source)])]
 
 
 def _of_exercise(lab: str | None, exercise: int) -> list[str]:
@@ -93,7 +94,7 @@ def _of_exercise(lab: str | None, exercise: int) -> list[str]:
     number = source.stem[:2]
     cases = f"TestExercises and ([{exercise}- or [{exercise}] or test_each_exercise)"  # case names such as [6-0]
     in_tables = f"[{number}-{exercise}] or [{number}-{exercise}-"
-    return [f"tests/exercises/test_lab{number}.py", TABLES, f"-k{cases} or {in_tables}"]
+    return [f"tests/exercises/test_lab{number}.py", *TABLES, f"-k{cases} or {in_tables}"]
 
 
 def open_home() -> list[str]:
