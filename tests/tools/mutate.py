@@ -147,7 +147,7 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=1, help="try only every n-th mutant, as for scripts on ranks")
     args = parser.parse_args()
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
-    sys.path += [str(TESTS), str(TESTS / "exercises")]
+    sys.path += [str(TESTS / folder) for folder in ("helpers", "exercises")]
     source = sources.find(args.lab)
     problems = 0
     for number in [args.exercise] if args.exercise else sources.exercises(sources.read(source)):
