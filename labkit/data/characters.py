@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-SYMBOLS = 128  # ASCII: a token is a character's code
 HELD_OUT_EVERY = 10  # every tenth topic is held out
 
 

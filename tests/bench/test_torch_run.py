@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from labkit.bench import configurations
-from labkit.bench.config import LEARNING_RATE, WEIGHT_DECAY
+from labkit.bench.config import LEARNING_RATE, TORCH_MODELS, WEIGHT_DECAY
 from labkit.bench.steps import make_train_step
 from labkit.data.synthetic_batch import synthetic_batches
 from labkit.models.networks import Network
@@ -33,7 +33,7 @@ def in_torch(script: str) -> str:
     return done.lines[-1]
 
 
-@pytest.mark.parametrize("model", ["resnet50", "resnet50_v1.5", "resnet101", "mnist"])
+@pytest.mark.parametrize("model", TORCH_MODELS)
 def test_the_networks_match_tensorflows(model):
     script = """
 import json

@@ -172,7 +172,7 @@ def test_default_knobs_on_two_cores():
     assert space.space_of(space.read(space.DEFAULT_KNOBS, ON_TWO)) == {"intra": (1, 2, None), "inter": (1, 2, None)}
 
 
-@pytest.mark.parametrize("file", [space.BENCH_KNOBS, space.MNIST_KNOBS, space.TORCH_KNOBS])
+@pytest.mark.parametrize("file", sorted({*space.DEFAULT_KNOBS.parent.glob("*.toml")} - {space.DEFAULT_KNOBS}))
 @pytest.mark.parametrize("cores", [2, 64])
 def test_thread_counts_in_the_kits_knobs_go_from_one_to_the_unset_default(file, cores):
     for name, knob in space.read(file, machine(cores)).items():
