@@ -14,7 +14,7 @@ EXERCISES: dict[int, Reference] = {}
 
 
 def _run(layer: Callable[..., Any], x: np.ndarray, *constants: np.ndarray) -> Any:
-    """Return what a layer computes in a graph, and the operations of the graph that TensorFlow ran for it."""
+    """Return the numbers of a layer in a graph, and the operations that TensorFlow ran for them."""
     import tensorflow as tf  # takes seconds
 
     from labkit.display import graphs

@@ -10,16 +10,7 @@ from labkit.exercises.engine.reference import Reference, Result
 
 EXERCISES: dict[int, Reference] = {}
 
-LAYOUTS = ("nchw", "nhwc", "nChw16c")
 Dimensions = list[tuple[int, int]]  # index and length, from the outermost to the innermost
-
-
-def _nchw(n: int, c: int, h: int, w: int, N: int, C: int, H: int, W: int) -> Dimensions:
-    return [(n, N), (c, C), (h, H), (w, W)]
-
-
-def _nhwc(n: int, c: int, h: int, w: int, N: int, C: int, H: int, W: int) -> Dimensions:
-    return [(n, N), (h, H), (w, W), (c, C)]
 
 
 def _blocked(
@@ -29,13 +20,19 @@ def _blocked(
     return lambda n, c, h, w, N, C, H, W: [(n, N), (c // width, blocks(C)), (h, H), (w, W), (c % inside, width)]
 
 
+LAYOUTS: dict[str, Callable[..., Dimensions]] = {
+    "nchw": lambda n, c, h, w, N, C, H, W: [(n, N), (c, C), (h, H), (w, W)],
+    "nhwc": lambda n, c, h, w, N, C, H, W: [(n, N), (h, H), (w, W), (c, C)],
+    "nChw16c": _blocked(),
+}
+
+
 def _offset(size: int = 1, **layouts: Callable[..., Dimensions]) -> Callable[..., int]:
     """Return an `offset` with other layouts, or that counts in bytes of an element."""
-    known = {"nchw": _nchw, "nhwc": _nhwc, "nChw16c": _blocked(), **layouts}
 
     def offset(n: int, c: int, h: int, w: int, shape: tuple[int, ...], layout: str) -> int:
         place = 0
-        for index, length in known[layout](n, c, h, w, *shape):
+        for index, length in (LAYOUTS | layouts)[layout](n, c, h, w, *shape):
             place = place * length + index
         return size * place
 
@@ -70,13 +67,13 @@ EXERCISES[2] = Reference(
         _element,
         shape=st.tuples(st.integers(1, 4), st.integers(1, 70), st.integers(1, 6), st.integers(1, 6)),
         indices=st.tuples(*[st.integers(0, 10**6)] * 4),
-        layout=st.sampled_from(LAYOUTS),
+        layout=st.sampled_from(list(LAYOUTS)),
     ),
     returns=(Result(rel=0, abs=0, format="5"),),
     wrong={
-        "nchw were nhwc": _offset(nchw=_nhwc),
-        "nhwc were nchw": _offset(nhwc=_nchw),
-        "nChw16c were nchw": _offset(nChw16c=_nchw),
+        "nchw were nhwc": _offset(nchw=LAYOUTS["nhwc"]),
+        "nhwc were nchw": _offset(nhwc=LAYOUTS["nchw"]),
+        "nChw16c were nchw": _offset(nChw16c=LAYOUTS["nchw"]),
         "nChw16c had only full blocks, C // 16": _offset(nChw16c=_blocked(lambda C: C // 16)),
         "nChw16c had a block more than it needs": _offset(nChw16c=_blocked(lambda C: C // 16 + 1)),
         "nChw16c had a block for each channel": _offset(nChw16c=_blocked(lambda C: C)),
