@@ -38,7 +38,7 @@ class Case(NamedTuple):
 
 
 class Saw(NamedTuple):
-    """What one rank saw of a call.
+    """The view of one rank after a call.
 
     Attributes
     ----------
