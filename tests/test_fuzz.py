@@ -183,7 +183,7 @@ SLOW = {
     "rehearse": "labkit_author.execution.execute",
     "roofline": "labkit.roofline.measure.limits",
     "start": "jupyterlab.labapp.LabApp.initialize_server",
-    "tune": "labkit.system.cores.take",
+    "tune": "labkit.system.cores.reserve",
 }
 
 

@@ -53,8 +53,8 @@ def test_a_limit_is_shown_with_its_interval_and_the_share_that_the_figure_reache
     results.table("speed", [(f"layer {number}", "", figure, limit) for number, figure in enumerate(figures)])
     limits = [row["texts"][3] for row in stored(results)["table"]["rows"]]
     assert limits == [
-        "500 GFLOP/s (480 to 520); 50% (47 to 53) of it",
-        "500 GFLOP/s (480 to 520); 120% (115 to 125) of it: the tensors stay in cache",
+        "500 GFLOP/s (480 to 520); 50% (46 to 54) of it",
+        "500 GFLOP/s (480 to 520); 120% (113 to 127) of it: the tensors stay in cache",
         "500 GFLOP/s (480 to 520)",
     ]
     assert find_problem(stored(results)) == ""

@@ -34,7 +34,10 @@ def judge(exercise, reference, answer):
 
 
 def table(lab, number):
-    return catalogue.find(lab).exercises[number], TABLES[lab, number]
+    exercise = catalogue.find(lab).exercises[number]
+    if "tensorflow" in exercise.imports:
+        pytest.importorskip("tensorflow")  # so that --fast skips the test, not the answer
+    return exercise, TABLES[lab, number]
 
 
 @pytest.mark.parametrize(("lab", "number"), TABLES)
@@ -134,10 +137,13 @@ class EqualDict(Equal, dict):
     pass
 
 
-def tensor(value):
+def as_tensor(value):
     import tensorflow as tf
 
     return tf.constant(value)
+
+
+tensor = pytest.param(as_tensor, marks=pytest.mark.slow)  # --fast would skip the answer, not the test
 
 
 def objects(array):
