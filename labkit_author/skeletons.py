@@ -67,7 +67,7 @@ EXERCISES[$n] = Reference(
     cases=[([1, 2, 3],), ([],)],
     more=st.tuples(st.lists(st.integers(-9, 9), max_size=5)),
     wrong={
-        "the sum were not doubled": sum,
+        "the sum were not doubled": {"2 * ": ""},
         "the numbers were squared, not doubled": lambda values: sum(value**2 for value in values),
     },
     also=[lambda values: sum(values + values)],

@@ -7,8 +7,9 @@ from typing import Any, NoReturn
 
 from hypothesis import strategies as st
 
-from labkit.exercises.engine.answers import PICKLING, call, for_all, reports, run_answer
+from labkit.exercises.engine.answers import call, for_all, reports, run_answer
 from labkit.exercises.engine.checker import Lab
+from labkit.exercises.engine.on_ranks import PICKLING
 from labkit.exercises.engine.outcomes import expect, refuse
 from labkit.exercises.engine.values import describe, number
 from labkit.system.words import plural

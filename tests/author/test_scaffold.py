@@ -7,9 +7,11 @@ import shutil
 
 import pytest
 
+from labkit.exercises.catalogue import Exercise
 from labkit.exercises.engine import launches
 from labkit.exercises.engine.on_ranks import Script
 from labkit.exercises.engine.outcomes import NotYet
+from labkit.exercises.engine.reference import function_of
 from labkit.system import paths
 from labkit_author import build, lint, minutes, scaffold, skeletons, sources
 from labkit_author.mistakes import Change
@@ -78,17 +80,16 @@ def test_the_guide_shows_the_skeleton():
 
 
 def test_the_skeleton_of_a_function_names_its_mistakes():
-    names = {"n": "1", "lab": "42"}
-    module, notebook = {}, {}
+    names, module = {"n": "1", "lab": "42"}, {}
     exec(skeletons.TABLES.substitute(names), module)
     exec("\n".join(skeletons.FUNCTION.imports.values()) + skeletons.FUNCTION.check.substitute(names), module)
-    exec(skeletons.FUNCTION.text.substitute(names).partition("# %%\n")[2].partition("# %%")[0], notebook)
-    reference, solution = module["EXERCISES"][1], notebook["twice_1"]
-    for answer in (solution, *reference.also):
-        reference.check(solution, answer)
+    solution = skeletons.FUNCTION.text.substitute(names).partition("# %%\n")[2].partition("# %%")[0]
+    reference, exercise = module["EXERCISES"][1], Exercise(1, "twice_1", "", "", solution, "", "")
+    for answer in ({}, *reference.also):
+        reference.check(exercise, function_of(exercise, answer))
     for why, answer in reference.wrong.items():
         with pytest.raises(NotYet, match=f"It is as if {why}"):
-            reference.check(solution, answer)
+            reference.check(exercise, function_of(exercise, answer))
 
 
 def test_the_skeleton_of_a_script_convicts_its_mistakes(tmp_path, monkeypatch):

@@ -39,7 +39,6 @@ OVERLAP_HINT = (
     "A rank sent to itself, from the buffer that it receives into. A single rank is its own neighbour: does your "
     "script take one step too many there?"
 )
-PICKLING = 300  # bytes that pickling adds to a message, at most
 COPY_HINT = (
     "Work on a copy: x.copy(), or copy.deepcopy(x) for nested lists. x *= 2, x.sort() and inplace=True change x."
 )

@@ -110,11 +110,7 @@ class Lab:
 
     def add(self, exercise: Exercise, reference: Reference) -> None:
         """Add an exercise that is data."""
-
-        def decide(answer: Any) -> None:
-            reference.check(solution_of(exercise), answer)
-
-        in_file = _is_script(exercise.solution)
+        decide, in_file = partial(reference.check, exercise), _is_script(exercise.solution)
         self.checks[exercise.number] = Check(decide, reference.hints, loads=in_file, mistakes=tuple(reference.wrong))
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from labkit.exercises.engine.outcomes import expect
 
+PICKLING = 300  # bytes that pickling adds to a message, at most
 OVERWRITTEN = -12_345.0  # in a rank's arrays after its call: what a message contains that was still being sent
 
 

@@ -5,19 +5,19 @@ A lab's module in `labkit.exercises.labs` has a `Reference` for each of its exer
     EXERCISES[1] = Reference(
         cases=[(0,), (3,)],
         more=st.tuples(st.integers(-9, 9)),
-        wrong={"x were not doubled": lambda x: x},
+        wrong={"x were not doubled": {"2 * ": ""}},
         also=[lambda x: x + x],
         hints=("How much is twice x?", "2 * x"),
     )
 
 The right answer is the lab's own solution (`catalogue.Exercise`). An answer is compared with it in each case, after it
-has returned, within tolerances. The message names a mistake if the answer equals that wrong function in all cases.
+has returned, within tolerances. The message names a mistake if that wrong answer's results are the same in all cases.
 """
 
 import functools
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -27,8 +27,10 @@ from labkit.exercises.catalogue import Exercise
 from labkit.exercises.engine.answers import call, copied, for_all, format_call
 from labkit.exercises.engine.outcomes import NotYet, refuse
 from labkit.exercises.engine.values import describe, equal, expect_equal, has_format, parts, plain
+from labkit.system.errors import LabError
 
 Answer = Callable[..., Any]
+Edits = Mapping[str, str]  # what replaces parts of the solution's text
 RIGHT = "<right answer>"  # its file in tracebacks, which are not the student's
 NAMING_LIMIT_S = 2.0  # CPU time for the name of a mistake; a slow answer's stays unnamed
 
@@ -87,10 +89,10 @@ class Reference:
     Attributes
     ----------
     cases : sequence of Case or tuple
-        Examples, the simplest first. Together they tell all wrong functions apart.
-    wrong : mapping of str to callable
-        Wrong answers, by the end of the sentence "It is as if …".
-    also : sequence of callable
+        Examples, the simplest first. Together they tell all wrong answers apart.
+    wrong : mapping of str to callable or dict
+        Wrong answers, by the end of the sentence "It is as if …": functions, or edits to the solution.
+    also : sequence of callable or dict
         Right answers that are written differently.
     hints : tuple of str
         From a nudge to nearly the answer (`checker.Check`).
@@ -107,8 +109,8 @@ class Reference:
     """
 
     cases: Sequence[Case | tuple[Any, ...]]
-    wrong: Mapping[str, Answer]
-    also: Sequence[Answer]
+    wrong: Mapping[str, Answer | Edits]
+    also: Sequence[Answer | Edits]
     hints: tuple[str, ...]
     hint_for: Mapping[str, str] = field(default_factory=dict)
     returns: tuple[Result, ...] = (Result(),)
@@ -116,12 +118,13 @@ class Reference:
     use: Callable[..., Any] = lambda answer, *args: answer(*args)
     case: Callable[..., str] | None = None
 
-    def check(self, right: Answer, answer: Answer) -> None:
-        """Raise `NotYet` unless an answer returns what `right` returns, in each case."""
+    def check(self, exercise: Exercise, answer: Answer) -> None:
+        """Raise `NotYet` unless an answer returns what the exercise's solution returns, in each case."""
+        decide = functools.partial(self._decide, exercise, solution_of(exercise), answer)
         for case in self.examples():
-            self._decide(case, right, answer)
+            decide(case)
         if self.more is not None:
-            for_all(lambda args: self._decide(Case(args), right, answer), args=self.more)
+            for_all(lambda args: decide(Case(args)), args=self.more)
 
     def examples(self) -> list[Case]:
         """Return the fixed cases."""
@@ -140,7 +143,7 @@ class Reference:
         parts = [(i, self.returns[i]) for i in indices if self.returns[i].holds is None]
         return all(equal(first[i], second[i], part.rel, part.abs) for i, part in parts)
 
-    def _decide(self, case: Case, right: Answer, answer: Answer) -> None:
+    def _decide(self, exercise: Exercise, right: Answer, answer: Answer, case: Case) -> None:
         """Raise `NotYet` unless an answer is right in one case; compute what is right after it has returned."""
         label = case.label or (self.case or functools.partial(format_call, answer))(*case.args)
         results = self._results(functools.partial(call, answer), case, label)
@@ -156,7 +159,7 @@ class Reference:
             try:
                 expect_equal(values[index], expected[index], name, part.rel, part.abs, case.because)
             except NotYet as mistake:
-                why = self._name(case, index, answer)
+                why = self._name(exercise, case, index, answer)
                 message = f"{mistake} It is as if {why}." if why else str(mistake)
                 raise NotYet(message, self.hint_for.get(why, part.hint)) from None
             if not has_format(result, part.format):
@@ -170,8 +173,8 @@ class Reference:
         *first, last = [part.name for part in self.returns]
         return parts(result, len(self.returns), f"{', '.join(first)} and {last} of {label}")
 
-    def _name(self, failing: Case, index: int, answer: Answer) -> str:
-        """Return the wrong function that equals an answer in all cases, or at least its failing result; or nothing."""
+    def _name(self, exercise: Exercise, failing: Case, index: int, answer: Answer) -> str:
+        """Return the mistake whose results equal an answer's in all cases, or at least its failing one; or nothing."""
         deadline = time.thread_time() + NAMING_LIMIT_S
         answered = []
         for case in (*self.examples(), failing):  # last, so that what it printed is quoted
@@ -189,7 +192,8 @@ class Reference:
             return True
 
         every, one = range(len(self.returns)), (index,)
-        names = (why for indices in (every, one) for why, wrong in self.wrong.items() if equals(wrong, indices))
+        functions = {why: function_of(exercise, wrong) for why, wrong in self.wrong.items()}
+        names = (why for indices in (every, one) for why, wrong in functions.items() if equals(wrong, indices))
         return next(names, "")
 
 
@@ -201,6 +205,18 @@ def solution_of(
     exec(compile(source_of(exercise), filename, "exec"), names)
     solution: Answer = names[exercise.name]
     return solution
+
+
+def function_of(exercise: Exercise, answer: Answer | Edits) -> Answer:
+    """Return an answer as a function, also if it is edits to the exercise's solution."""
+    if callable(answer):
+        return answer
+    solution = exercise.solution
+    for before, after in answer.items():
+        if before not in solution:
+            raise LabError(f"the solution of exercise {exercise.number} doesn't contain {before!r}: change the edit.")
+        solution = solution.replace(before, after)
+    return solution_of(replace(exercise, solution=solution))
 
 
 def source_of(exercise: Exercise) -> str:

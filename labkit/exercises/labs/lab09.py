@@ -1,9 +1,5 @@
 """Exercise of lab 09: the quality of a picture with fewer colours."""
 
-import math
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -17,34 +13,19 @@ FORMULA_HINT = (
     "decimal logarithm of their ratio."
 )
 ZERO_HINT = "Equal pictures have an error of 0, and only they. Which PSNR do they have, and which has a tiny error?"
-
-
-def _psnr(
-    error: Callable[[np.ndarray], Any] = lambda difference: (difference**2).mean(),
-    decibels: Callable[[float], float] = lambda error: 10 * math.log10(255**2 / error),
-    equal: float = math.inf,
-    least: float = 0,
-) -> Callable[..., float]:
-    """Return a PSNR in which one of these differs from the right one."""
-
-    def psnr(original: np.ndarray, quantised: np.ndarray) -> float:
-        mean = float(error(original.astype(float) - quantised))
-        return decibels(mean) if mean > least else equal
-
-    return psnr
-
-
 FORMULAS = {
-    "the factor were 20, as for a root of the squared error": _psnr(decibels=lambda e: 20 * math.log10(255**2 / e)),
-    "255 were not squared": _psnr(decibels=lambda e: 10 * math.log10(255 / e)),
-    "the logarithm were natural": _psnr(decibels=lambda e: 10 * math.log(255**2 / e)),
-    "error and 255² were exchanged": _psnr(decibels=lambda e: 10 * math.log10(e / 255**2)),
+    "the factor were 20, as for a root of the squared error": {"10 *": "20 *"},
+    "255 were not squared": {"255**2": "255"},
+    "the logarithm were natural": {"log10": "log"},
+    "error and 255² were exchanged": {"255**2 / error": "error / 255**2"},
 }
 EQUALS = {
-    "equal pictures had a PSNR of 0": _psnr(equal=0),
-    "an error below 1 were none": _psnr(least=1),
-    "an error below a thousandth were none": _psnr(least=1e-3),
+    "equal pictures had a PSNR of 0": {"math.inf": "0"},
+    "an error below 1 were none": {"error == 0": "error < 1"},
+    "an error below a thousandth were none": {"error == 0": "error < 1e-3"},
 }
+BLACK = np.zeros((4, 5, 3), np.uint8)
+SPOT = np.pad(np.array([[[30, 0, 0]]], np.uint8), ((0, 3), (0, 4), (0, 0)))
 
 
 def _changed(label: str, height: int, width: int, change: int, *place: int | slice) -> Case:
@@ -54,13 +35,6 @@ def _changed(label: str, height: int, width: int, change: int, *place: int | sli
     return Case((grey, other), f"psnr when {label}, in dB,")
 
 
-def _swapped() -> Case:
-    args = np.full((4, 5, 3), 100, np.uint8)
-    args[0, 0, 0] = 130
-    return Case((args, args[::-1].copy()), "psnr when two pixels are swapped, in dB,")  # errors that add up to 0
-
-
-BLACK = np.zeros((4, 5, 3), np.uint8)
 EXERCISES[1] = Reference(
     cases=[
         _changed("every number is 10 too large", 4, 5, 10),
@@ -69,7 +43,7 @@ EXERCISES[1] = Reference(
         _changed("one channel of one pixel in 20 is 30 too large", 4, 5, 30, 0, 0, 0),
         _changed("one channel of one pixel in 20 is 1 too large", 4, 5, 1, 0, 0, 0),
         _changed("both are equal", 4, 5, 0),
-        _swapped(),
+        Case((SPOT, SPOT[::-1]), "psnr when two pixels are swapped, in dB,"),  # errors that add up to 0
         _changed("one channel of one pixel in 10,000 is 1 too large", 100, 100, 1, 99, 99, 2),
     ],
     more=st.tuples(st.integers(1, 4), st.integers(1, 4), st.just(3)).flatmap(
@@ -78,14 +52,14 @@ EXERCISES[1] = Reference(
     case=lambda original, quantised: f"psnr({original.tolist()}, {quantised.tolist()}), in dB,",
     returns=(Result(rel=1e-5, abs=1e-5),),
     wrong={
-        "numbers wrapped around at 0 and 256, as in uint8": _psnr(lambda d: (d.astype(int) ** 2 % 256).mean()),
-        "the errors were not squared": _psnr(lambda d: np.abs(d).mean()),
-        "the squared errors were added up, not averaged": _psnr(lambda d: (d**2).sum()),
-        "the errors' mean were subtracted from them": _psnr(np.var),
+        "numbers wrapped around at 0 and 256, as in uint8": {".astype(np.float64)": ""},
+        "the errors were not squared": {"np.mean((": "np.mean(abs(", " ** 2": ""},
+        "the squared errors were added up, not averaged": {"np.mean": "np.sum"},
+        "the errors' mean were subtracted from them": {"np.mean((": "np.var((", " ** 2": ""},
     }
     | FORMULAS
     | EQUALS,
-    also=[_psnr()],
+    also=[{"astype(np.float64)": "astype(int)", "10 * math.log10(255**2 / error)": "-10 * math.log10(error / 255**2)"}],
     hints=(
         "The numbers of a uint8 array wrap around at 0 and 256. Which type do they need before you subtract?",
         "np.mean((original.astype(float) - quantised) ** 2) is the mean squared error over pixels and channels.",

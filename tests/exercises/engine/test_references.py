@@ -16,7 +16,8 @@ from labkit.exercises import catalogue, labs
 from labkit.exercises.catalogue import Exercise
 from labkit.exercises.engine import answers
 from labkit.exercises.engine.checker import Checker, Lab
-from labkit.exercises.engine.reference import Case, Reference, Result, solution_of
+from labkit.exercises.engine.reference import Case, Reference, Result, function_of
+from labkit.system.errors import LabError
 
 TABLES = {(info.number, n): table for info in catalogue.labs() for n, table in labs.references(info.number).items()}
 WRONG = [(*key, why) for key, reference in TABLES.items() for why in reference.wrong]
@@ -53,15 +54,16 @@ def test_right_answers_pass(lab, number):
     exercise, reference = table(lab, number)
     assert reference.also, "no right answer that is written differently"
     assert all(reference.hints)
-    for answer in (solution_of(exercise), *reference.also):
-        assert judge(exercise, reference, answer) == (PASSED, "")
+    for answer in ({}, *reference.also):
+        assert judge(exercise, reference, function_of(exercise, answer)) == (PASSED, "")
 
 
 @pytest.mark.parametrize(("lab", "number"), TABLES)
 def test_wrong_answers_differ_from_the_right_one_and_from_each_other(lab, number):
     exercise, reference = table(lab, number)
-    right, cases, parts = solution_of(exercise), reference.examples(), range(len(reference.returns))
-    functions = {"it were right": right, **reference.wrong}
+    cases, parts = reference.examples(), range(len(reference.returns))
+    answers = {"it were right": {}, **reference.wrong}.items()
+    functions = {why: function_of(exercise, answer) for why, answer in answers}
     outcomes = {why: [reference.outcome(function, case) for case in cases] for why, function in functions.items()}
     for first, second in itertools.combinations(outcomes, 2):
         pairs = zip(outcomes[first], outcomes[second], strict=True)
@@ -72,7 +74,7 @@ def test_wrong_answers_differ_from_the_right_one_and_from_each_other(lab, number
 @pytest.mark.parametrize(("lab", "number", "why"), WRONG)
 def test_wrong_answer_is_refused_by_its_name(lab, number, why):
     exercise, reference = table(lab, number)
-    outcome, message = judge(exercise, reference, reference.wrong[why])
+    outcome, message = judge(exercise, reference, function_of(exercise, reference.wrong[why]))
     assert outcome == NOT_YET, message
     assert f" It is as if {why}.\n" in message
     assert reference.hint_for.get(why, "") in message
@@ -256,6 +258,11 @@ def test_closed_output_is_not_the_checks_failure():
 
     outcome, text = judge(NUMBER, REFERENCE, closes)
     assert (outcome, "to be 1.5; it is 3" in text) == (NOT_YET, True)
+
+
+def test_edit_of_missing_text_is_refused():
+    with pytest.raises(LabError, match="doesn't contain 'x / 3'"):
+        function_of(NUMBER, {"x / 3": "x"})
 
 
 def test_failure_of_the_solution_is_not_blamed_on_the_answer():
