@@ -3,9 +3,11 @@
 import shutil
 import subprocess
 import tomllib
+from pathlib import Path
 
 import pytest
 
+from labkit.exercises import labs
 from labkit.system import paths
 
 BUDGET = tomllib.loads((paths.ROOT / "pyproject.toml").read_text())["tool"]["lab"]["budget"]
@@ -32,3 +34,12 @@ def test_lines_are_within_the_budget(what):
         "maintainers: remove something that no one would miss, or raise the budget in a separate commit, with the "
         "reason. Moving lines into TOML, JavaScript, C or bash is not a cut."
     )
+
+
+@pytest.mark.parametrize("table", sorted(Path(labs.__file__).parent.glob("lab*.py")), ids=lambda table: table.stem)
+def test_tables_of_exercises_are_short(table):
+    """Apart from the header: 40 lines for a function, two for each mistake with a name, 120 for a script on ranks."""
+    functions, scripts = (of(table.stem.removeprefix("lab")).values() for of in (labs.references, labs.on_ranks))
+    lines = table.read_text().partition("] = {}\n")[2].strip().splitlines()
+    most = sum(40 + 2 * len(function.wrong) for function in functions) + 120 * len(scripts)
+    assert 0 < len(lines) <= most, f"{table.name} has {len(lines)} lines, but at most {most} are allowed"
