@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.manager import KernelManager
+from test_cli import run
 
-from labkit import cli
 from labkit.doctor import probes
 from labkit.exercises import catalogue
 from labkit.system import account_access, kernels, paths
@@ -32,14 +32,6 @@ EXPECTED = {  # values of expressions in a cell
     "os.environ.get('PYTHONPATH')": None,
     "get_ipython().getoutput('which python')": [f"{BIN}/python"],
 }
-
-
-def lab(monkeypatch, *arguments: str) -> int:
-    """Run a command line as `./lab` does; return its exit code."""
-    monkeypatch.setattr("sys.argv", ["lab", *arguments])
-    with pytest.raises(SystemExit) as exit_info:
-        cli.main()
-    return exit_info.value.code or 0
 
 
 @pytest.fixture
@@ -71,7 +63,7 @@ def test_other_servers_run_the_same_kernel_as_lab_start(data):
 
 @pytest.mark.slow
 def test_a_registered_kernel_runs_a_lab_in_any_environment_and_folder(data, tmp_path, monkeypatch, capfd):
-    assert lab(monkeypatch, "kernel", "--folder", str(tmp_path / "mine")) == 0
+    assert run(monkeypatch, "kernel", "--folder", str(tmp_path / "mine")) == 0
     assert "The kernel CPU labs works" in capfd.readouterr().out
     copy = json.loads((tmp_path / "mine" / catalogue.find("00").notebook.name).read_text())
     elsewhere = tmp_path / "elsewhere"
@@ -84,15 +76,13 @@ def test_a_registered_kernel_runs_a_lab_in_any_environment_and_folder(data, tmp_
     try:
         client.wait_for_ready(timeout=120)
 
-        def run(code: str, **expressions: str) -> dict:
+        def execute(code: str, **expressions: str) -> dict:
             hook = lambda message: printed.append(message["content"].get("text", ""))  # noqa: E731
-            return client.execute_interactive(code, timeout=120, user_expressions=expressions, output_hook=hook)[
-                "content"
-            ]
+            reply = client.execute_interactive(code, timeout=120, user_expressions=expressions, output_hook=hook)
+            return reply["content"]
 
-        first_cells = [cell for cell in copy["cells"] if cell["cell_type"] == "code"][:2]
-        for cell in first_cells:
-            assert run("".join(cell["source"]))["status"] == "ok", printed
+        for cell in [cell for cell in copy["cells"] if cell["cell_type"] == "code"][:2]:
+            assert execute("".join(cell["source"]))["status"] == "ok", printed
         assert "KERAS_BACKEND OMP_NUM_THREADS" in "".join(printed)
         client.execute(
             "import os\nif not (pid := os.fork()):\n    print('a forked process', flush=True)\n    os._exit(0)"
@@ -101,7 +91,7 @@ def test_a_registered_kernel_runs_a_lab_in_any_environment_and_folder(data, tmp_
         while "a forked process" not in client.get_iopub_msg(timeout=120)["content"].get("text", ""):
             pass
         expressions = dict(zip("abcdefgh", EXPECTED, strict=True))
-        reply = run("import shutil, subprocess, sys; os.waitpid(pid, 0)", **expressions)
+        reply = execute("import shutil, subprocess, sys; os.waitpid(pid, 0)", **expressions)
         values = [reply["user_expressions"][letter] for letter in "abcdefgh"]
     finally:
         client.stop_channels()
@@ -117,7 +107,7 @@ def test_a_kernel_for_all_users_makes_no_copies_and_warns_about_unreachable_fold
 ):
     monkeypatch.setattr(account_access, "problem", lambda: "Python is below /root")
     os.umask(0o077)
-    assert lab(monkeypatch, "kernel", "--prefix", str(tmp_path), "--folder", str(tmp_path / "mine")) == 0
+    assert run(monkeypatch, "kernel", "--prefix", str(tmp_path), "--folder", str(tmp_path / "mine")) == 0
     spec = tmp_path / "share/jupyter/kernels" / kernels.KERNEL["name"] / "kernel.json"
     assert spec.stat().st_mode & 0o004
     assert all(folder.stat().st_mode & 0o005 == 0o005 for folder in list(spec.parents)[:4]), "others can read it"
@@ -128,7 +118,7 @@ def test_a_kernel_for_all_users_makes_no_copies_and_warns_about_unreachable_fold
 
 def test_a_kernel_that_does_not_start_is_reported_in_one_line(data, monkeypatch, capsys):
     monkeypatch.setattr(probes, "try_python", lambda *args: probes.ProbeResult(error="failed\nImportError: no zmq"))
-    assert lab(monkeypatch, "kernel") == 2
+    assert run(monkeypatch, "kernel") == 2
     error = capsys.readouterr().err
     assert "does not start: failed ImportError: no zmq. Run ./lab doctor" in error
     assert error.count("\n") == 1
@@ -138,5 +128,5 @@ def test_registering_again_replaces_an_outdated_kernel(data, tmp_path, monkeypat
     old = data / "kernels" / kernels.KERNEL["name"]
     old.mkdir(parents=True)
     (old / "kernel.json").write_text('{"argv": ["/gone/python"]}')
-    assert lab(monkeypatch, "kernel", "--folder", str(tmp_path / "mine")) == 0
+    assert run(monkeypatch, "kernel", "--folder", str(tmp_path / "mine")) == 0
     assert json.loads((old / "kernel.json").read_text())["argv"][0] == sys.executable

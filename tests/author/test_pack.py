@@ -6,9 +6,9 @@ import sys
 import tarfile
 
 import pytest
+from test_cli import run
 from test_front_door import UV, Checkout, assert_one_line
 
-from labkit import cli
 from labkit.system import paths
 from labkit_author import pack
 
@@ -48,10 +48,7 @@ def laptop(tmp_path):
 
 
 def make(monkeypatch, capsys, folder) -> tuple[int, str, str]:
-    monkeypatch.setattr("sys.argv", ["lab", "pack", "--out", str(folder)])
-    with pytest.raises(SystemExit) as exit:
-        cli.main()
-    return exit.value.code or 0, *capsys.readouterr()
+    return run(monkeypatch, "pack", "--out", str(folder)), *capsys.readouterr()
 
 
 # Set-up from a pack
