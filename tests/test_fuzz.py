@@ -59,13 +59,10 @@ class Guard:
             self._check_change(arguments[0])
 
     def _check_change(self, target: object) -> None:
-        if (
-            not isinstance(target, str | bytes | Path)
-            or not os.fsdecode(target)
-            or "__pycache__" in os.fsdecode(target)
-        ):
+        name = os.fsdecode(target) if isinstance(target, str | bytes | Path) else ""
+        if not name or "__pycache__" in name:
             return
-        path, folder = Path(os.path.realpath(os.fsdecode(target))), self.folder
+        path, folder = Path(os.path.realpath(name)), self.folder
         if path.is_relative_to(paths.ROOT) or path.parent == Path("/"):  # named in an argument
             raise WorkStarted(f"changes {path}")
         self.folder = None  # so that the failure can be reported
@@ -138,21 +135,16 @@ def commands(group=None, prefix: tuple[str, ...] = ()):
             yield pytest.param(command, (*prefix, name), id=" ".join((*prefix, name)))
 
 
-def options_of(command) -> list[list[str]]:
-    """Return all names of a command's options."""
-    return [parameter.opts for parameter in command.params if parameter.param_type_name == "option"]
-
-
 @st.composite
 def command_lines(draw, command) -> list[str]:
     words = []
     for parameter in command.params:
         if parameter.param_type_name == "argument" and (parameter.required or draw(st.booleans())):
             words.append(draw(NASTY))
-    options = options_of(command)
-    for names in draw(st.lists(st.sampled_from(options), max_size=3)) if options else []:
+    options = [parameter.opts[0] for parameter in command.params if parameter.param_type_name == "option"]
+    for name in draw(st.lists(st.sampled_from(options), max_size=3)) if options else []:
         value = draw(st.none() | NASTY)
-        words.append(names[0] if value is None else f"{names[0]}={value}")
+        words.append(name if value is None else f"{name}={value}")
     return draw(st.permutations(words))
 
 

@@ -15,11 +15,9 @@ from labkit.display.measured import Measured
 from labkit.display.results import Results, row
 from labkit.exercises import catalogue, working_copies
 from labkit.report import page
-from labkit.roofline import measure
 from labkit.system import terminal
 from labkit.system.errors import LabError
 from labkit.system.machine import this_machine
-from labkit.train import log
 from labkit.tune import space
 from labkit_classroom.board import seat
 from labkit_classroom.lecture import collected
@@ -94,14 +92,16 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_results(folder, capsys):
-    file, intact = folder / "work" / "results-02.json", folder / "work" / "eve-results-07.json"
-    intact.write_text(json.dumps(RESULTS))
+def test_results_and_the_doctors_verdicts(folder, capsys):
+    file = folder / "work" / "results-02.json"
+    (folder / "work" / "eve-results-07.json").write_text(json.dumps(RESULTS))
+    (folder / "eve.json").write_text(json.dumps(DOCTOR))
 
     @fuzz()
-    @given(contents(RESULTS))
-    def reading(content: bytes) -> None:
+    @given(contents(RESULTS), contents(DOCTOR))
+    def reading(content: bytes, doctor: bytes) -> None:
         file.write_bytes(content)
+        (folder / "ada.json").write_bytes(doctor)
         console = terminal.console()
         for table in collected.tables(collected.collect(folder)):
             console.print(table)
@@ -114,21 +114,6 @@ def test_results(folder, capsys):
         Results("02").exercise(2, "passed")
         assert json.loads(file.read_bytes())["exercises"]["2"] == "passed"
         page.render(folder / "work")
-
-    reading()
-
-
-def test_the_doctors_verdicts(folder, capsys):
-    (folder / "eve.json").write_text(json.dumps(DOCTOR))
-
-    @fuzz()
-    @given(contents(DOCTOR))
-    def reading(content: bytes) -> None:
-        (folder / "ada.json").write_bytes(content)
-        console = terminal.console()
-        for table in collected.tables(collected.collect(folder)):
-            console.print(table)
-        assert all(line.isprintable() for line in capsys.readouterr().out.splitlines())
 
     reading()
 
@@ -146,34 +131,6 @@ def test_the_record_of_copies_and_the_copies(folder):
         backup = working_copies.reset(lab, folder, fresh)
         assert backup is None or backup.read_bytes() == notebook  # nothing is lost
         assert path.read_text() == fresh
-
-    reading()
-
-
-def test_the_limits_of_a_machine(folder):
-    about = measure.conditions(this_machine())
-    streams = {"copy": 1.0, "triad": 2.0}
-    original = {
-        "about": about,
-        "figures": {**dict.fromkeys(measure.INSTRUCTIONS, 1.0), "streams": streams, "when": "now"},
-    }
-
-    @fuzz()
-    @given(contents(original))
-    def reading(content: bytes) -> None:
-        (folder / "stored").write_bytes(content)
-        measure._read(folder / "stored", about)
-
-    reading()
-
-
-def test_the_log_of_a_run(folder):
-    @fuzz()
-    @given(contents({"step": 1, "loss": 2.0}))
-    def reading(line: bytes) -> None:
-        (folder / log.FILE_NAME).write_bytes(line + b'\n{"step": 1}\n')
-        assert log.read(folder)[-1] == {"step": 1}
-        log.Log(folder, enabled=True).resume(0)
 
     reading()
 

@@ -66,6 +66,8 @@ def test_the_page_has_machine_figures_pictures_and_exercises(page):
     assert f"Exercises passed: 2 of {in_both}." in text
     assert "1 passed · 2 not yet · 3 not attempted" in text
     assert 'alt="fast: &#34;2×&#34; &lt;more&gt;"' in page
+    assert "Speed-ups on this machine" not in page
+    assert "Guesses and measurements" not in page
 
 
 def test_the_page_needs_no_other_file_and_no_network(page):
@@ -99,10 +101,13 @@ def test_small_runs_and_labs_to_come_are_reported(page):
 def test_figures_of_a_busy_machine_are_marked_and_reported_at_the_top(tmp_path):
     write_results(tmp_path, "02", table=table(("CNN", "", TWICE, ""), notes=["section 1: unknown whether."]))
     assert "they are unreliable" not in Page(render(tmp_path)).text
-    write_results(tmp_path, "09", table=table(("CNN", "", "96×", "", BUSY), notes=["⚠ section 8: run it <again>."]))
+    rows = ("CNN", "", "96×", "", BUSY), ("quiet", "", "2×", "")
+    write_results(tmp_path, "09", table=table(*rows, notes=["⚠ section 8: run it <again>."]))
     text = " ".join(Page(render(tmp_path)).text.split())
     before, _, after = text.partition("02 · ")
     assert f"Figures marked “{BUSY_MARK}” (lab 09) were measured while other work used the cores" in before
+    assert "lab 09: CNN" in before
+    assert "quiet" not in before
     assert f"96× {BUSY_MARK}" in after
     assert "⚠ section 8: run it <again>." in after
     assert "section 1: unknown whether." in after
@@ -134,35 +139,6 @@ VALID = {
     "pictures": {"Speed": {"png": PIXEL, "alt": "fast"}},
     "exercises": {"1": "passed"},
 }
-ODD = (None, True, 3, 1.5, "text", "\ud800", [], [3], [[3]], [["a", None]], {}, {"a": 3}, {"a": []}, {"\udfff": "a"})
-
-
-def altered(original):
-    """Yield all copies in which one part has another type, or is missing."""
-    parts = (
-        original.items() if isinstance(original, dict) else enumerate(original) if isinstance(original, list) else ()
-    )
-    for key, value in parts:
-        for odd in (*ODD, *altered(value)):
-            copy = list(original) if isinstance(original, list) else dict(original)
-            copy[key] = odd
-            yield copy
-        if isinstance(original, dict):
-            yield {name: part for name, part in original.items() if name != key}
-
-
-@pytest.mark.slow
-def test_malformed_results_give_a_page_or_a_one_line_error_with_the_file(tmp_path):
-    file, errors = tmp_path / "results-02.json", []
-    for results in altered(VALID):
-        file.write_text(json.dumps(results))
-        try:
-            render(tmp_path).encode()
-        except LabError as error:
-            errors.append(str(error))
-    assert len(errors) > 150
-    for line in errors:
-        assert re.fullmatch(r"\S+/results-02\.json is damaged \(.*\): delete it, and run .*", line)
 
 
 @pytest.mark.parametrize(
@@ -172,9 +148,7 @@ def test_malformed_results_give_a_page_or_a_one_line_error_with_the_file(tmp_pat
         {"exercises": {"1": 1}},
         {"table": {"what": "speed"}},
         {"table": {"what": "speed", "rows": "4.6", "notes": []}},
-        {
-            "table": {"what": "speed", "rows": [["CNN", "", "4.6×", ""]], "notes": []}
-        },  # from a version before figures were numbers
+        {"table": {"what": "speed", "rows": [["CNN", "", "4.6×", ""]], "notes": []}},  # an old version's
         {"table": {"what": "speed", "rows": [row("CNN", "", TWICE, "") | {"numbers": {"value": "2.1"}}], "notes": []}},
         {"pictures": {"Speed": PIXEL}},
         {"pictures": {"Speed": {"png": "no base64", "alt": "x"}}},
@@ -192,13 +166,9 @@ def test_malformed_parts_are_reported(tmp_path, wrong):
         render(tmp_path)
 
 
-def test_unknown_labs_and_unreadable_files_are_reported(tmp_path):
+def test_unknown_labs_are_reported(tmp_path):
     write_results(tmp_path, "77")
     with pytest.raises(LabError, match=r"results-77\.json belongs to a lab that doesn't exist"):
-        render(tmp_path)
-    (tmp_path / "results-77.json").unlink()
-    (tmp_path / "results-02.json").mkdir()
-    with pytest.raises(LabError, match=r"cannot read .*results-02\.json: Is a directory"):
         render(tmp_path)
 
 
@@ -221,13 +191,6 @@ def test_a_rooms_results_appear_next_to_guesses(tmp_path):
     assert "no results yet" in render(tmp_path, {}, "The room has no results yet.")
 
 
-def test_each_disturbed_figure_is_listed_at_the_top(tmp_path):
-    write_results(tmp_path, "02", table=table(("CNN", "", "96×", "", BUSY), ("quiet", "", "2×", "")))
-    before = render(tmp_path).partition("<h2>")[0]
-    assert "<li>lab 02: CNN</li>" in before
-    assert "quiet" not in before
-
-
 def test_speed_ups_come_first_and_guesses_appear_with_their_figures(tmp_path):
     step = {"text": "1.31× (1.20 to 1.40)", "numbers": TWICE.numbers(), "busy": False, "share": 37.0}
     guess = {"question": "threads <2>", "guess": "2×", "here": "1.31× (1.20 to 1.40)"}
@@ -237,8 +200,3 @@ def test_speed_ups_come_first_and_guesses_appear_with_their_figures(tmp_path):
     assert "threads set vs default (lab 03): 2.10× (1.90 to 2.30), 37% of limit." in page
     assert page.count('<td data-head="you">') == 1
     assert "threads &lt;2&gt;" in page
-
-
-def test_without_steps_and_guesses_the_page_has_no_sections_for_them(page):
-    assert "Speed-ups on this machine" not in page
-    assert "Guesses and measurements" not in page
