@@ -31,7 +31,7 @@ PICTURES = "pictures"
 BUILD_TIMEOUT_S = 600
 ANSWER, DRAWING = "an answer to exercise", "the code of this cell"
 NO_PROSE = re.compile(r"^```.*?^```$|`[^`\n]+`|^<details>.*?</details>$", re.M | re.S)  # code, and the hints' HTML
-LINK = re.compile(r"\]\((?!\w+:|#)([^()\s#]+)(#[^()\s]*)?\)")  # a link to a file of this checkout
+LINK = re.compile(r"\]\((?!\w+:|#)([^()\s#]+)(?:#[^()\s]*)?\)")  # a link to a file of this checkout
 INLINE_PNG = re.compile(r'(<img\b[^>]*\bsrc=")data:image/png;base64,([^"]+)"')
 
 
@@ -213,7 +213,7 @@ def _index() -> str:
 def _copy_linked_files(folder: Path) -> None:
     """Copy files that pages link to, such as environment.yml, to the links' targets."""
     for page in [*folder.glob("*.md"), *folder.glob("docs/*.md"), *folder.glob("notebooks/*.ipynb")]:
-        for target, _ in links(page):
+        for target in _links(page):
             target_file = (page.parent / target).resolve()
             if not target_file.exists():
                 original = paths.ROOT / target_file.relative_to(folder.resolve())
@@ -223,8 +223,8 @@ def _copy_linked_files(folder: Path) -> None:
                 shutil.copyfile(original, target_file)
 
 
-def links(page: Path) -> list[tuple[str, str]]:
-    """Return the link targets in a prepared page's prose: each file as written, with its `#heading` or ''."""
+def _links(page: Path) -> list[str]:
+    """Return the files to which a prepared page's prose links, as written."""
     if page.suffix == ".md":
         prose = page.read_text(encoding="utf-8")
     else:

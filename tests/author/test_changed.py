@@ -117,7 +117,6 @@ def test_git_may_be_unable_to_tell(kit, git, commit, tmp_path, state):
         (SOURCE, ["07"], False),
         (NOTEBOOK, ["07"], False),
         ("solutions/mistakes/07.toml", ["07"], False),
-        ("labkit/exercises/lab07_ranks.py", ["07"], False),
         ("labkit/exercises/labs/lab11.py", ["11"], False),
         ("tests/exercises/test_lab07.py", ["07"], False),
         ("labkit/exercises/core.py", [], True),

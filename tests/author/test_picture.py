@@ -22,29 +22,17 @@ def test_the_readme_shows_the_stored_run():
     assert f"]({picture.FILE})" in (paths.ROOT / "README.md").read_text()
 
 
-@pytest.fixture
-def root(tmp_path, monkeypatch):
+def test_the_picture_is_copied_unless_the_run_has_no_outputs(tmp_path, monkeypatch):
     (tmp_path / "docs").mkdir()
     monkeypatch.setattr(paths, "ROOT", tmp_path)
-    return tmp_path
-
-
-def test_the_picture_is_copied_once(root, monkeypatch):
-    page = notebook((b"other", "Speed"), (b"right", f"{picture.ALT} of training: 1 rank"))
-    monkeypatch.setattr(build, "stored", lambda source: page)
-    assert picture.write() == root / picture.FILE
-    assert (root / picture.FILE).read_bytes() == b"right"
+    pages = [notebook((b"other", "Speed"), (b"right", f"{picture.ALT} of training: 1 rank")), notebook()]
+    monkeypatch.setattr(build, "stored", lambda source: pages.pop(0))
+    assert picture.write() == tmp_path / picture.FILE
     assert picture.write() is None
+    assert (tmp_path / picture.FILE).read_bytes() == b"right"
 
 
-def test_without_outputs_the_file_stays(root, monkeypatch):
-    (root / picture.FILE).write_bytes(b"earlier")
-    monkeypatch.setattr(build, "stored", lambda source: notebook())
-    assert picture.write() is None
-    assert (root / picture.FILE).read_bytes() == b"earlier"
-
-
-def test_a_changed_alternative_text_is_reported(root, monkeypatch):
+def test_a_changed_alternative_text_is_reported(monkeypatch):
     monkeypatch.setattr(build, "stored", lambda source: notebook((b"other", "Speed")))
     with pytest.raises(LabError, match=r"update picture\.ALT"):
         picture.write()

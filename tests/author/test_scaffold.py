@@ -13,7 +13,7 @@ from labkit.exercises.engine.on_ranks import Script
 from labkit.exercises.engine.outcomes import NotYet
 from labkit.exercises.engine.reference import function_of
 from labkit.system import paths
-from labkit_author import build, lint, minutes, scaffold, skeletons, sources
+from labkit_author import lint, minutes, scaffold, skeletons, sources
 from labkit_author.mistakes import Change
 
 LAB = sources.find("09")
@@ -58,19 +58,6 @@ def test_new_exercises_get_minutes_unless_their_section_has_some(checkout):
     after = minutes.plan(source)
     scaffold.new_exercise(source)
     assert minutes.plan(source) == after
-
-
-def test_stored_outputs_stay(checkout, monkeypatch):
-    monkeypatch.setattr(paths, "NOTEBOOKS", checkout / "notebooks")
-    (checkout / "notebooks").mkdir()
-    source = checkout / "solutions" / LAB.name
-    shutil.copy(build.solution_path(LAB), source.parent)
-    before = [cell.outputs for cell in build.stored(source).cells if cell.cell_type == "code" and cell.execution_count]
-    scaffold.new_exercise(source)
-    build.build(source)
-    stored = [cell for cell in build.stored(source).cells if cell.cell_type == "code"]
-    assert [cell.outputs for cell in stored if cell.execution_count] == before
-    assert [cell.source for cell in stored if "twice_" in cell.source and cell.execution_count] == []
 
 
 def test_the_guide_shows_the_skeleton():

@@ -23,17 +23,6 @@ def texts(cell):
     return [cell.source, *(output.get("data", {}).get("text/html", "") for output in cell.get("outputs", []))]
 
 
-def headings(page):
-    """Return the fragments of a prepared page's headings."""
-    if page.suffix == ".md":
-        prose = page.read_text()
-    else:
-        cells = nbformat.read(page, as_version=4).cells
-        prose = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
-    titles = re.findall(r"^#{1,4} (.+)$", re.sub(r"^```.*?^```", "", prose, flags=re.M | re.S), flags=re.M)
-    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
-
-
 @pytest.mark.parametrize("info", LABS)
 def test_a_lab_is_complete_except_for_instructors_cells(info):
     shown = site.lab(info)
@@ -70,27 +59,6 @@ def test_answers_and_hints_are_folded(info):
         assert re.fullmatch(r"<details>.*<li>.+</li></ol></details>", hints, flags=re.S)
 
 
-@pytest.mark.parametrize("info", LABS)
-def test_every_picture_is_a_file_and_has_alternative_text(info, tmp_path):
-    page = site.with_pictures_in_files(site.lab(info), tmp_path)
-    images = [image for cell in page.cells for text in texts(cell) for image in IMAGE.findall(text)]
-    for image in images:
-        assert re.search(r'\balt="[^"]+"', image)
-        file = re.search(r'src="\.\./pictures/(\w+\.png)"', image)
-        assert (tmp_path / file[1]).read_bytes().startswith(b"\x89PNG")
-    assert not [o for cell in page.cells for o in cell.get("outputs", []) if "image/png" in o.get("data", {})]
-
-
-def test_a_picture_without_alternative_text_is_an_error(monkeypatch):
-    info = catalogue.find("00")
-    stored = nbformat.read(info.solution, as_version=4)
-    output = nbformat.v4.new_output("display_data", {"image/png": "iVBORw0KGgo=", "text/plain": "<Image>"})
-    next(cell for cell in stored.cells if cell.cell_type == "code").outputs.append(output)
-    monkeypatch.setattr(nbformat, "read", lambda path, as_version: stored)
-    with pytest.raises(LabError, match="no alternative text"):
-        site.lab(info)
-
-
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory):
     """Prepare the folder that Sphinx reads."""
@@ -99,21 +67,11 @@ def prepared(tmp_path_factory):
     return folder
 
 
-def test_all_labs_and_documents_exist_and_links_work(prepared):
-    pages = [*prepared.glob("*.md"), *prepared.glob("docs/*.md"), *prepared.glob("notebooks/*")]
-    names = {str(page.relative_to(prepared)) for page in pages}
+def test_all_labs_and_documents_exist(prepared):
+    names = {str(page.relative_to(prepared)) for page in prepared.rglob("*")}
     assert names >= {f"notebooks/{lab.name}.ipynb" for lab in catalogue.labs()}
     assert names >= {"index.md", "docs/glossary.md", "docs/teaching.md", "docs/machines.md", "CHANGELOG.md"}
     assert "README.md" not in names  # it is the front page
-    followed = Counter()
-    for page in pages:
-        for target, fragment in site.links(page):
-            linked = page.parent / target
-            assert linked.is_file(), f"{page.name}: {target}"
-            assert not fragment or fragment[1:] in headings(linked), f"{page.name}: {target}{fragment}"
-            followed[linked.name] += 1
-    assert followed["glossary.md"] > 100
-    assert followed["environment.yml"] == 1
 
 
 def test_the_front_page_has_agenda_commands_and_a_stored_picture(prepared):
@@ -167,7 +125,7 @@ def test_the_site_is_complete_and_self_contained(built_site):
     assert len(pages) > len(LABS) + 6
     for path, page in pages.items():
         assert not [name for name, times in Counter(page.ids).items() if times > 1], path.name
-        assert all(image.get("alt") for image in page.images), path.name
+        assert all(image.get("alt") and "image/png" not in image["src"] for image in page.images), path.name
         for address in [*page.loads, *page.links]:
             parts = urlsplit(address)
             if parts.scheme == "data":

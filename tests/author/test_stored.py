@@ -5,6 +5,7 @@ import pwd
 
 import nbformat
 import pytest
+from machines import machine
 
 from labkit.display import ladder
 from labkit.doctor.checks import Finding, Report
@@ -74,24 +75,17 @@ def test_similar_outputs_are_accepted(output):
     assert problems(cell(output)) == []
 
 
-def test_doctor_warnings_about_this_machine_are_refused(machine_report):
+def test_doctor_warnings_about_this_machine_are_refused():
+    def report(status, name):
+        return printed(as_text(Report(machine(), (Finding(name, status, "seen", "do this"),), ())))
+
     examine = "print(as_text(examine(quick=QUICK)))"
-    assert problems(cell(printed(machine_report("ok", "MPI")), source=examine)) == []
-    assert problems(cell(printed(machine_report("warn", "data")), source=examine)) == []  # labs have their own digits
+    assert problems(cell(report("ok", "MPI"), source=examine)) == []
+    assert problems(cell(report("warn", "data"), source=examine)) == []  # labs have their own digits
     for status in ("warn", "fail"):
-        reported = problems(cell(printed(machine_report(status, "speed")), source=examine))
+        reported = problems(cell(report(status, "speed"), source=examine))
         assert reported == ["cell 1: the doctor warns about this machine: speed"]
     assert problems(cell(printed("warn  speed"))) == []  # another program's output
-
-
-@pytest.fixture
-def machine_report():
-    from machines import machine
-
-    def report(status, name):
-        return as_text(Report(machine(), (Finding(name, status, "seen", "do this"),), ()))
-
-    return report
 
 
 def test_a_ladder_needs_the_steps_of_earlier_labs():
