@@ -221,9 +221,7 @@ def test_a_kernels_temporary_files_are_private_and_removed_with_it(lab):
     folder = Path(notebook.run("import tempfile; print(tempfile.gettempdir())")[1].strip())
     assert stat.S_IMODE(folder.stat().st_mode) & 0o077 == 0
     assert notebook.run("!echo $TMPDIR")[1].strip() == str(folder)
-    cell = notebook.run("print((lambda: 0).__code__.co_filename)")[
-        1
-    ].strip()  # the file that ipykernel names for a cell
+    cell = notebook.run("print((lambda: 0).__code__.co_filename)")[1]  # the file that ipykernel names for a cell
     assert Path(cell).is_relative_to(folder)
     notebook.close()
     assert not folder.exists()
