@@ -44,12 +44,6 @@ def fingerprint(digits: Digits) -> str:
     return hashlib.sha256(b"".join(getattr(digits, key).tobytes() for key in KEYS)).hexdigest()
 
 
-def one_line(error) -> str:
-    text = str(error.value)
-    assert "\n" not in text
-    return text
-
-
 DAMAGE = {
     "truncated": lambda content: content[: len(content) // 2],
     "altered": lambda content: content[:-40] + bytes([content[-40] ^ 1]) + content[-39:],

@@ -4,7 +4,8 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from mnist_files import NPZ, one_line, put, register
+from lab_error import error_of
+from mnist_files import NPZ, put, register
 
 from labkit.data.digits import load_digits
 from labkit.data.mnist import fetch
@@ -52,9 +53,7 @@ def test_the_next_mirror_is_tried_and_a_failure_leaves_nothing(folder, registry,
     answers = {"truncated": truth[:-1], "altered": b"x" * len(truth), "stalled": None}
     if bad in answers:
         mirrors["/a/mnist.npz"] = answers[bad]
-    with pytest.raises(LabError) as error:
-        fetch(folder, registry, timeout_s=0.5)
-    assert "mirrored.toml lists its addresses" in one_line(error)
+    assert "mirrored.toml lists its addresses" in error_of(fetch, folder, registry, timeout_s=0.5)
     assert list(folder.iterdir()) == []
     mirrors["/b/mnist.npz"] = truth
     assert "SHA-256 as registered" in fetch(folder, registry, timeout_s=0.5)
@@ -79,10 +78,9 @@ def test_network_failures_are_reported_in_the_librarys_words(
     for variable in ("https_proxy", "no_proxy", "NO_PROXY", "all_proxy", "HTTPS_PROXY", "ALL_PROXY"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv(name, value)
-    with pytest.raises(LabError) as error:
-        fetch(folder, register(tmp_path / "none.toml", truth, ["https://127.0.0.1:9/"]))
-    assert message in one_line(error)
-    assert "written" not in one_line(error)
+    error = error_of(fetch, folder, register(tmp_path / "none.toml", truth, ["https://127.0.0.1:9/"]))
+    assert message in error
+    assert "written" not in error
 
 
 def test_a_folder_that_cannot_be_written_is_named(folder, registry, monkeypatch):

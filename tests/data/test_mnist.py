@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from mnist_files import DAMAGE, NPZ, fingerprint, mnist_arrays, npz_bytes, one_line, put, register
+from lab_error import error_of
+from mnist_files import DAMAGE, NPZ, fingerprint, mnist_arrays, npz_bytes, put, register
 
 from labkit.data.digits import load_digits
 from labkit.data.mnist import REGISTRY, fetch, read_registry, status
@@ -76,9 +77,7 @@ def test_subset_is_balanced_and_deterministic(folder, tmp_path):
 )
 def test_impossible_numbers_give_a_one_line_error(folder, registry, truth, arguments, message):
     put(folder, truth)
-    with pytest.raises(LabError) as error:
-        load_digits(folder=folder, registry=registry, **arguments)
-    assert message in one_line(error)
+    assert message in error_of(load_digits, folder=folder, registry=registry, **arguments)
 
 
 def test_lab_data_names_the_folder(folder, registry, truth, tmp_path, monkeypatch):
@@ -99,9 +98,7 @@ def test_lab_data_names_the_folder(folder, registry, truth, tmp_path, monkeypatc
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
 def test_damaged_file_is_refused_by_name(folder, registry, truth, damage):
     put(folder, damage(truth))
-    with pytest.raises(LabError) as error:
-        load_digits(folder=folder, registry=registry)
-    message = one_line(error)
+    message = error_of(load_digits, folder=folder, registry=registry)
     assert NPZ in message
     assert "./lab data fetch" in message
     assert f"{len(damage(truth)):,} bytes with SHA-256 {hashlib.sha256(damage(truth)).hexdigest()[:12]}" in message
@@ -126,9 +123,7 @@ def test_unreadable_file_is_refused_by_name(folder, registry):
 
 def test_damaged_file_of_keras_is_refused_and_left_alone(folder, keras, registry, truth):
     put(keras, truth[:-1])
-    with pytest.raises(LabError) as error:
-        load_digits(folder=folder, registry=registry)
-    message = one_line(error)
+    message = error_of(load_digits, folder=folder, registry=registry)
     assert str(keras / NPZ) in message
     assert "./lab data fetch" in message
     assert [file.path for file in status(folder, registry) if file.state == "damaged"] == [keras / NPZ]

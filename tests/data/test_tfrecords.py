@@ -1,12 +1,11 @@
 """Every rank gets its part of each global batch, each image once, also after a restart; damaged records are named."""
 
-import itertools
 import shutil
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from tfrecord_sets import example, jpeg, together, write_set
+from tfrecord_sets import example, jpeg, take, together, write_set
 
 from labkit.data import tfrecords
 from labkit.system.errors import LabError
@@ -23,12 +22,6 @@ def folder(tmp_path_factory):
     examples = [example(jpeg(picture), number) for number, picture in enumerate(pictures)]
     folder = write_set(tmp_path_factory.mktemp("records"), examples)
     return write_set(folder, examples, "validation", files=3)
-
-
-def take(n, batches):
-    taken = [(images.numpy(), labels.numpy()) for images, labels in itertools.islice(batches, n)]
-    assert len(taken) == n
-    return taken
 
 
 def global_batches(n, index, batch_size, ranks, **options):
@@ -55,13 +48,6 @@ def test_record_locations_match_tensorflows_reader(folder):
     data = [record.numpy() for record in tf.data.TFRecordDataset([str(path) for path in index.files])]
     places = zip(index.file, index.offset, index.length, strict=True)
     assert data == [index.files[file].read_bytes()[offset : offset + length] for file, offset, length in places]
-
-
-def test_a_record_is_named_by_its_file_and_number(folder):
-    index = tfrecords.index(folder, "train")
-    assert index.name(0) == f"{folder}/train-00000-of-00004, record 0"
-    assert index.name(7) == f"{folder}/train-00001-of-00004, record 1"
-    assert index.name(IMAGES - 1) == f"{folder}/train-00003-of-00004, record 4"
 
 
 def remove(*names):

@@ -1,6 +1,7 @@
 """Small TFRecord sets in ImageNet's layout, for tests of their readers."""
 
 import io
+import itertools
 import threading
 
 import numpy as np
@@ -34,6 +35,13 @@ def write_set(folder, examples, kind="train", files=4):
             for record in examples[number::files]:
                 writer.write(record)
     return folder
+
+
+def take(n, batches):
+    """Return the first n batches of images and labels, as arrays."""
+    taken = [(images.numpy(), labels.numpy()) for images, labels in itertools.islice(batches, n)]
+    assert len(taken) == n
+    return taken
 
 
 def together(ranks, function):

@@ -1,18 +1,10 @@
 """Tests of cropping, mirroring and normalising pictures."""
 
-import itertools
-
 import numpy as np
-from tfrecord_sets import example, jpeg, write_set
+from tfrecord_sets import example, jpeg, take, write_set
 
 from labkit.data import tfrecords
 from labkit.train import records
-
-
-def take(n, batches):
-    arrays = [(images.numpy(), labels.numpy()) for images, labels in itertools.islice(batches, n)]
-    assert len(arrays) == n
-    return arrays
 
 
 def test_with_an_area_of_1_pictures_are_only_mirrored_at_random(tmp_path):
