@@ -4,15 +4,17 @@ import shlex
 from dataclasses import replace
 
 import pytest
+from lab_error import error_of
 from machines import machine
 
 from labkit.mpi import planning
 from labkit.mpi.planning import Plan, plan
 from labkit.system import cores
-from labkit.system.errors import LabError
 from labkit.system.machine import Machine, node_cpus, shares
 
 TWO_NODES = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2"}
+ON_LOOPBACK = {"SLURM_CLUSTER_NAME": f"{planning.SMALL}x"}
+ON_WIRES = {"SLURM_CLUSTER_NAME": f"{planning.SMALL_ON_WIRES}x"}
 
 
 def binding(planned: Plan) -> str | None:
@@ -139,25 +141,25 @@ class TestPlan:
             "-genv TF_NUM_INTEROP_THREADS 1 -genv UCX_TLS posix,cma,self python -u "
             "-m labkit.mpi.rank_runner train.py --epochs 1"
         )
+        assert planned.short_command == "mpirun -n 2 … train.py --epochs 1"
         assert (planned.threads, planned.bound, planned.warning) == (1, True, "")
 
-    def test_one_rank_gets_all_cores(self):
-        planned = plan(1, "train.py", machine=machine(2), environ={})
-        assert (planned.threads, binding(planned)) == (2, "user:0-1")
-
-    def test_four_ranks_on_two_cores_run_unbound_with_a_warning(self):
-        planned = plan(4, "train.py", machine=machine(2), environ={})
-        assert (planned.threads, binding(planned)) == (1, None)
-        assert "4 ranks × 1 thread on 2 cores" in planned.warning
-
-    def test_more_threads_than_cores_run_unbound_with_a_warning(self):
-        planned = plan(1, "train.py", machine=machine(2), threads=4, environ={})
-        assert (planned.threads, binding(planned)) == (4, None)
-        assert "1 rank × 4 threads on 2 cores" in planned.warning
-
-    def test_two_ranks_on_two_sockets_get_one_each(self):
-        planned = plan(2, "train.py", machine=machine(64, smt=2, numa=2), environ={})
-        assert (planned.threads, binding(planned)) == (32, "user:0-31+64-95,32-63+96-127")
+    @pytest.mark.parametrize(
+        ("n", "threads", "host", "expected", "warning"),
+        [
+            (1, None, machine(2), (2, "user:0-1"), ""),
+            (2, None, machine(64, smt=2, numa=2), (32, "user:0-31+64-95,32-63+96-127"), ""),
+            (2, None, machine(2, first=6), (1, "user:6,7"), ""),  # only CPUs that this process may use
+            (2, None, machine(64, quota=4.0), (2, None), ""),
+            (4, None, machine(2), (1, None), "4 ranks × 1 thread on 2 cores"),
+            (1, 4, machine(2), (4, None), "1 rank × 4 threads on 2 cores"),
+        ],
+    )
+    def test_threads_and_binding(self, n, threads, host, expected, warning):
+        planned = plan(n, "train.py", machine=host, threads=threads, environ={})
+        assert (planned.threads, binding(planned)) == expected
+        assert warning in planned.warning
+        assert bool(warning) == bool(planned.warning)
 
     @pytest.mark.parametrize("n", [1, 2, 3, 7, 32, 64])
     @pytest.mark.parametrize("smt", [1, 2])
@@ -168,13 +170,6 @@ class TestPlan:
         assert [len(cpus) for cpus in cpu_sets] == [threads * smt] * n
         assert len(set().union(*cpu_sets)) == n * threads * smt
         assert all(set(core) <= set(cpus) or not set(core) & set(cpus) for core in big.cores for cpus in cpu_sets)
-
-    def test_only_cpus_this_process_may_use(self):
-        assert binding(plan(2, "train.py", machine=machine(2, first=6), environ={})) == "user:6,7"
-
-    def test_under_a_cpu_quota_nothing_is_bound(self):
-        planned = plan(2, "train.py", machine=machine(64, quota=4.0), environ={})
-        assert (planned.threads, binding(planned), planned.warning) == (2, None, "")
 
     @pytest.mark.parametrize("cpus", [{"SLURM_CPUS_ON_NODE": "16"}, {"SLURM_JOB_CPUS_PER_NODE": "16(x2)"}])
     def test_in_a_slurm_job_each_node_shares_its_cores(self, cpus):
@@ -193,19 +188,19 @@ class TestPlan:
             (TWO_NODES | {"SLURMD_NODENAME": "n1"}, False, {"UCX_TLS": "all"}),
             (TWO_NODES | {"SLURM_CLUSTER_NAME": "a"}, False, {"UCX_TLS": "all"}),
             (TWO_NODES | {"UCX_TLS": "rc,self"}, False, {"UCX_TLS": "rc,self"}),  # the site's setting
-            (
-                TWO_NODES | {"SLURM_CLUSTER_NAME": f"{planning.SMALL}x"},
-                True,
-                {"UCX_TLS": "all", "UCX_NET_DEVICES": "lo"},
-            ),
+            (TWO_NODES | ON_LOOPBACK, True, {"UCX_TLS": "all", "UCX_NET_DEVICES": "lo"}),
+            (TWO_NODES | ON_WIRES, False, {"UCX_TLS": "all", "UCX_NET_DEVICES": "eth7"}),
+            ({"SLURM_JOB_ID": "7", "SLURMD_NODENAME": "n1"} | ON_WIRES, True, {"UCX_TLS": "sm,self"}),
         ],
     )
-    def test_on_one_machine_nothing_listens_on_its_addresses(self, job, local, expected):
+    def test_on_one_machine_nothing_listens_on_its_addresses(self, monkeypatch, job, local, expected):
+        monkeypatch.setattr(planning, "interface", lambda: "eth7")
         planned = plan(2, "train.py", machine=machine(2), environ=job)
         assert planned.local == local
         names = [arg for arg in planned.argv if arg.startswith("UCX_")]
         assert {name: variable(planned, name) for name in names} == expected
-        assert (planned.env.get("HYDRA_IFACE") == "lo") == (local and bool(job))
+        interface = "lo" if local and job else expected.get("UCX_NET_DEVICES")
+        assert planned.env.get("HYDRA_IFACE") == interface
 
     @pytest.mark.parametrize("needed", [0, 100 << 20])
     def test_private_shared_memory_is_used_if_there_is_space(self, monkeypatch, tmp_path, needed):
@@ -226,29 +221,14 @@ class TestPlan:
         assert variable(planned, "TF_NUM_INTRAOP_THREADS") == variable(planned, "OMP_NUM_THREADS") == str(threads)
         assert variable(planned, "TF_NUM_INTEROP_THREADS") == inter_op
 
-    def test_the_wrapped_command_is_the_same_in_a_shell(self):
-        planned = plan(2, "train.py", "--epochs", 1, machine=machine(2), environ={})
-        assert planned.wrapped_command == (
-            "mpirun -n 2 -bind-to user:0,1 -genv OMP_NUM_THREADS 1 -genv TF_NUM_INTRAOP_THREADS 1 \\\n"
-            "    -genv TF_NUM_INTEROP_THREADS 1 -genv UCX_TLS posix,cma,self \\\n"
-            "    python -u -m labkit.mpi.rank_runner train.py --epochs 1"
-        )
-        assert planned.short_command == "mpirun -n 2 … train.py --epochs 1"
-
     @pytest.mark.parametrize("environ", [{}, {"SLURM_JOB_ID": "7", "SLURM_CPUS_ON_NODE": "16"}])
-    def test_any_wrapped_command_is_the_same_in_a_shell(self, environ):
+    def test_the_wrapped_command_is_the_same_in_a_shell(self, environ):
         odd = ["two words", "$HOME", "line\nend", "-1", "--text=a b", "--x", "x" * 200, *("--flag", "value") * 20]
         planned = plan(2, "my script.py", *odd, machine=machine(64), env={"A": "b c"}, environ=environ)
         assert shlex.split(planned.wrapped_command.replace("\\\n", "")) == shlex.split(planned.command)
         lines = planned.wrapped_command.split(" \\\n")
         assert all(len(line) <= planning.COMMAND_WIDTH + 4 for line in lines if "xxx" not in line)
         assert "--flag \\" not in planned.wrapped_command
-
-
-def error_of(call, *args, **options) -> str:
-    with pytest.raises(LabError) as caught:
-        call(*args, **options)
-    return str(caught.value)
 
 
 class TestInput:

@@ -15,14 +15,12 @@ import psutil
 import pytest
 from slurm_shell import is_sleep, script, shell_of
 
-from labkit.mpi.planning import SMALL, SMALL_ON_WIRES, plan
+from labkit.mpi.planning import SMALL, SMALL_ON_WIRES
 from labkit.slurm import supervisor
 from labkit.slurm.cluster import Cluster
 from labkit.system import processes
 from labkit.system.errors import LabError
-from labkit.system.machine import this_machine
 from labkit.testbed import obstacle
-from labkit.testbed.testbed import interface
 
 PYTHON = shlex.quote(sys.executable)  # the checkout's path may have spaces
 MPIRUN = shlex.quote(str(Path(sys.executable).with_name("mpirun")))
@@ -125,21 +123,6 @@ def test_it_reports_both_rates_and_up_again_changes_nothing(wired):
 def test_up_with_another_network_names_the_running_one(wired, other):
     with pytest.raises(LabError, match=r"^a cluster of 2 nodes on wires of 100 Mbit/s is up: .*\./lab cluster down$"):
         wired.up(**other)
-
-
-def test_a_plan_uses_the_wires_not_loopback():
-    def planned(nodes: int, name: str):
-        environ = {"SLURM_JOB_ID": "1", "SLURM_JOB_NUM_NODES": str(nodes), "SLURM_CPUS_ON_NODE": "2"}
-        environ |= {"SLURM_CLUSTER_NAME": name, "SLURMD_NODENAME": "n1"}
-        return plan(2, "x.py", machine=this_machine(), environ=environ)
-
-    wires = planned(2, f"{SMALL_ON_WIRES}x")
-    assert wires.env["HYDRA_IFACE"] == interface()
-    assert f"UCX_NET_DEVICES {interface()}" in " ".join(wires.options)
-    assert not wires.local  # or mpirun would listen on loopback only
-    assert planned(1, f"{SMALL_ON_WIRES}x").env["HYDRA_IFACE"] == "lo"
-    assert planned(2, f"{SMALL}x").env["HYDRA_IFACE"] == "lo"
-    assert "HYDRA_IFACE" not in planned(2, "a-real-one").env
 
 
 # --- It ends, and nothing is left ---

@@ -137,15 +137,6 @@ def test_child_processes_hold_no_cores():
         child.wait()
 
 
-def test_all_cores_count_as_free_if_the_kernel_binds_no_names(monkeypatch):
-    def refuse(name: str) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(cores, "_bind", refuse)
-    with contextlib.closing(reserve_free(FOUR, 4, {})) as reservation:
-        assert (reservation.free, reservation.failure) == (FOUR, "Permission denied")
-
-
 def test_concurrent_runs_never_share_a_core_and_all_get_one():
     machine, in_use = tuple((cpu,) for cpu in range(8)), set()
 

@@ -118,15 +118,6 @@ def test_a_write_protected_file_is_not_replaced(tmp_path):
     assert path.read_text() == "before"
 
 
-LIMITED = """
-import resource, sys
-from pathlib import Path
-from labkit.system import files
-resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
-getattr(files, sys.argv[1])(Path(sys.argv[2]), "x" * 5000)
-"""
-
-
 @pytest.mark.parametrize(
     ("number", "message"),
     [

@@ -1,4 +1,3 @@
-import gc
 import os
 import subprocess
 import sys
@@ -6,15 +5,6 @@ import sys
 import pytest
 
 from labkit.system import paths
-from labkit.system.imports import gc_paused
-
-
-def test_garbage_collection_is_paused_during_imports_only():
-    before = gc.get_freeze_count()
-    with gc_paused():
-        assert not gc.isenabled()
-    assert gc.isenabled()
-    assert gc.get_freeze_count() > before
 
 
 def printed(code: str, *folders: object) -> str:

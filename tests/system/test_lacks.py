@@ -37,13 +37,6 @@ def test_an_unknown_part_is_named_with_the_known_ones(monkeypatch):
         this_machine()
 
 
-def test_without_the_variable_nothing_is_simulated(monkeypatch):
-    monkeypatch.setenv("LAB_WITHOUT", "")
-    assert lacks.simulated() == []
-    monkeypatch.delenv("LAB_WITHOUT")
-    assert lacks.reason("torch") == ""
-
-
 def test_the_variable_reaches_notebooks_and_programs():
     variables = {"LAB_WITHOUT": "torch", "OMP_NUM_THREADS": "1"}
     kernels.settle_environment(variables)

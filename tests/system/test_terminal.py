@@ -31,14 +31,6 @@ def test_table_cells_are_sanitized():
     assert all(line.isprintable() for line in console.file.getvalue().splitlines())
 
 
-def test_richs_colours_remain(monkeypatch):
-    console = terminal.console()
-    console.file = io.StringIO()
-    console._color_system = 1  # as in a terminal
-    console.print(Text("red" + EVIL, "red"))
-    assert console.file.getvalue().startswith("\x1b[31mred�[2J")
-
-
 def test_a_very_long_line_is_shortened_in_the_middle(capsys):
     terminal.say("a" * 5000 + "b\nshort")
     long, short = capsys.readouterr().err.splitlines()

@@ -134,22 +134,3 @@ def test_a_process_killed_while_ranks_run_leaves_nothing(process, nothing_left, 
         assert process.wait(60) != 0
     process.kill()
     assert wait_until(lambda: not any(map(is_alive, started)), 30), started
-
-
-KILLED_AT_WORK = """
-    import sys
-    from labkit.testbed import namespaces
-    shell = namespaces.Shell()
-    node = shell.spawn()
-    print(shell.pid, node, flush=True)
-    shell.run(f"nsenter -t {node} -n sh -c 'echo at work >&3; sleep 60' 3>{sys.argv[1]} & wait", timeout=90)
-"""
-
-
-def test_commands_of_the_shell_end_with_its_process(nothing_left, tmp_path):
-    at_work = tmp_path / "at-work"
-    command = [sys.executable, "-c", textwrap.dedent(KILLED_AT_WORK), at_work]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        nothing_left(*map(int, process.stdout.readline().split()))
-        assert wait_until(lambda: at_work.exists() and at_work.read_text(), 60)
-        process.kill()

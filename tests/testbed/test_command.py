@@ -43,16 +43,9 @@ def enter(wires: Testbed, *words: str) -> subprocess.CompletedProcess:
 @pytest.mark.parametrize("options", [(), ("-x",), ("-q", "-x", "--quiet")])
 def test_a_command_runs_on_the_node_of_the_address(wires, options):
     for node in wires.nodes:
-        done = enter(wires, *options, node.address, "hostname; taskset -cp $$")
-        name, affinity = done.stdout.splitlines()
-        assert name == f"node{node.number}"
-        cpus = affinity.rpartition(" ")[2]
-        assert set(_expand(cpus)) == set(node.cpus)
-
-
-def _expand(cpus: str) -> list[int]:
-    ends = [list(map(int, part.split("-"))) for part in cpus.split(",")]
-    return [cpu for end in ends for cpu in range(end[0], end[-1] + 1)]
+        show_cpus = shlex.join([sys.executable, "-c", "import os; print(*os.sched_getaffinity(0))"])
+        name, *cpus = enter(wires, *options, node.address, f"hostname; {show_cpus}").stdout.split()
+        assert (name, set(map(int, cpus))) == (f"node{node.number}", set(node.cpus))
 
 
 def test_words_reach_a_shell_on_the_node_as_with_ssh(wires):

@@ -8,17 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from lab_error import error_of
 
 from labkit.system.errors import LabError
 from labkit.testbed import units
 from labkit.testbed.units import parse_rate, show_rate
-
-
-def error_of(call, *args) -> str:
-    with pytest.raises(LabError) as caught:
-        call(*args)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -58,14 +52,10 @@ def test_invalid_rates_are_refused(rate):
     assert error_of(parse_rate, rate) == f"a rate must be like '100 Mbit/s' or '1 Gbit/s', not {rate!r}."
 
 
-@pytest.mark.parametrize("rate", ["0 bit/s", "1 kbit/s", "999 kbit/s", "101 Gbit/s", "99999999999999 Gbit/s"])
+@pytest.mark.parametrize("rate", ["0 bit/s", "1 kbit/s", "999 kbit/s", "101 Gbit/s", 0, -1e9, 1e12, math.nan, math.inf])
 def test_rates_out_of_range_are_refused(rate):
-    assert error_of(parse_rate, rate) == f"a rate must be from 1 Mbit/s to 100 Gbit/s, not {rate!r}."
-
-
-@pytest.mark.parametrize("rate", [0, -1e9, 1e12, math.nan, math.inf])
-def test_numbers_out_of_range_are_refused(rate):
-    assert error_of(parse_rate, rate) == f"a rate must be from 1 Mbit/s to 100 Gbit/s, not {rate} bit/s."
+    given_rate = repr(rate) if isinstance(rate, str) else f"{rate} bit/s"
+    assert error_of(parse_rate, rate) == f"a rate must be from 1 Mbit/s to 100 Gbit/s, not {given_rate}."
 
 
 @given(st.floats(units.MIN_RATE, units.MAX_RATE))

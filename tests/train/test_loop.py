@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from guide_flags import GUIDE
+from tfrecord_sets import example, jpeg, write_set
 
 from labkit.data import synthetic
 from labkit.mpi.failure import RankError
@@ -214,7 +215,6 @@ def error_line(*flags, cwd):
     [
         (["--modl=resnet8"], "No such option: --modl (Possible options: --mode, --model). See python -m labkit.train"),
         (["--data_dir=nowhere"], "--data_dir=nowhere is not a folder"),
-        (["--use_static_loss_scaling"], "--use_static_loss_scaling needs 16 bits"),
     ],
 )
 def test_invalid_flags_are_one_line_errors(tmp_path, flags, message):
@@ -236,19 +236,6 @@ for args in json.loads(sys.argv[1]):
 TO_30 = ("--num_iter=30", "--checkpoint_every=7", "--deterministic", "--mode=train")
 
 
-def write_unknown_label(folder):
-    """Write a set of two files; the label in the second is larger than those that the network knows."""
-    folder.mkdir()
-    jpeg = tf.io.encode_jpeg(np.zeros((32, 32, 3), np.uint8)).numpy()
-    for label, name in ((10, "train-00000-of-00002"), (11, "train-00001-of-00002")):
-        features = {
-            "image/encoded": tf.train.Feature(bytes_list=tf.train.BytesList(value=[jpeg])),
-            "image/class/label": tf.train.Feature(int64_list=tf.train.Int64List(value=[label])),
-        }
-        with tf.io.TFRecordWriter(str(folder / name)) as writer:
-            writer.write(tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString())
-
-
 @pytest.fixture(scope="module")
 def single(data, whole, tmp_path_factory):
     """Return runs of one rank, by name: their folder, exit status and lines."""
@@ -256,7 +243,8 @@ def single(data, whole, tmp_path_factory):
     synthetic.write(folder / "damaged", train=16, validation=4, size=32, shards=(1, 1))
     file = folder / "damaged" / "train-00000-of-00001"
     file.write_bytes(file.read_bytes().replace(b"\xff\xd8\xff", b"GIF"))
-    write_unknown_label(folder / "unknown")
+    pixels = jpeg(np.zeros((32, 32, 3)))
+    write_set(folder / "unknown", [example(pixels, 10), example(pixels, 11)], files=2)  # 11 is not the network's
     with pytest.raises(RankError, match="SIGKILL"):
         train_in(folder, data, 1, "killed", *TO_30, signalled="SIGKILL,0,17")
     small = [*SMALL, f"--data_dir={data}", "--num_iter=2"]

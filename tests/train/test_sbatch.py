@@ -1,11 +1,13 @@
 """Tests of env/slurm/train.sbatch on two nodes of a real Slurm: training, saving on a stop signal, resuming."""
 
 import os
+import shlex
 import subprocess
 
 import psutil
 import pytest
 from listening import beyond_loopback, listeners
+from slurm_shell import shell_of
 
 from labkit.system.paths import ENV, ROOT
 from labkit.system.processes import wait_until
@@ -18,14 +20,8 @@ FLAGS = ("--model=resnet8", "--batch_size=8", "--iter_unit=batch", "--log_every=
 @pytest.fixture
 def shell(small, tmp_path):
     """Return a function that runs a command as in a terminal, and returns its output."""
-
-    def run(*argv: object) -> str:
-        environ = os.environ | small.slurm().variables
-        return subprocess.run(
-            [*map(str, argv)], cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=60, check=True
-        ).stdout.strip()
-
-    return run
+    run = shell_of(small, tmp_path)
+    return lambda *argv: run(shlex.join(map(str, argv))).strip()
 
 
 def eventually(condition, seconds: float = 90.0) -> bool:
