@@ -16,5 +16,5 @@ def student(request, tmp_path):
     run = launches.run_ranks
     if case.get("exercise") in lab.on_ranks:
         run = launches.replay(request.getfixturevalue("outputs"))
-    with launches.student(lab, tmp_path, case, run) as student:
+    with launches.student(lab, tmp_path, run) as student:
         yield student

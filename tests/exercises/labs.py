@@ -16,15 +16,7 @@ from labkit_author.mistakes import Change
 
 
 class Student:
-    """A student of a lab, whose answers are made from its solutions.
-
-    Parameters
-    ----------
-    number : str
-        The lab.
-    names : mapping
-        The names that the notebook imports.
-    """
+    """A student of a lab, whose answers are made from its solutions; `names` are those that the notebook imports."""
 
     def __init__(self, number: str, names: Mapping[str, Any]):
         self.names = dict(names)
@@ -67,28 +59,14 @@ def _solved_and_blank(number: str) -> tuple[dict[int, str], dict[int, str]]:
 
 
 class ThreeWays:
-    """Tests of a lab's exercises, with the changes in `solutions/mistakes/NN.toml`; each lab has a subclass.
-
-    Attributes
-    ----------
-    lab : str
-        The lab's number.
-    names : dict
-        The names that the notebook imports.
-    on_ranks : set of int
-        The exercises whose check runs on ranks; their answers share launches (`launches.py`), and their mistakes are
-        tested if the lab or the engine changed, and weekly.
-    slow : set of int
-        The exercises whose check takes seconds; `--fast` skips them.
-    limits : dict
-        Time limits of the lab's checks during tests of mistakes, so that hangs are reported sooner.
-    """
+    """Tests of a lab's exercises, with the changes in `solutions/mistakes/NN.toml`; each lab has a subclass."""
 
     lab: str
-    names: Mapping[str, Any] = {}
+    names: Mapping[str, Any] = {}  # that the notebook imports
+    # Exercises whose check runs on ranks. Their answers share launches (`launches.py`), and their mistakes are tested
+    # if the lab or the engine changed, and weekly.
     on_ranks: Set[int] = frozenset()
-    slow: Set[int] = frozenset()
-    limits: Mapping[str, float] = {}
+    slow: Set[int] = frozenset()  # exercises whose check takes seconds
 
     @classmethod
     def make_student(cls, folder: Path) -> Student:

@@ -41,15 +41,7 @@ Outputs = dict[Key, list[list[str]] | None]  # each rank's lines; None if the an
 
 
 def run_all(request: pytest.FixtureRequest, folder: Path, more: Mapping[Key, Launch] | None = None) -> Outputs:
-    """Return the outputs of all answers that the selected tests run on ranks.
-
-    Parameters
-    ----------
-    request, folder
-        Pytest's request for the fixture, whose module has the cases; and an empty folder.
-    more : mapping, optional
-        Further launches, by name.
-    """
+    """Return the outputs of the answers that the module's selected tests run on ranks, and of `more` launches."""
     lab = request.module.TestExercises
     cases = [
         (folder / f"case {number}", lab, case)
@@ -74,13 +66,11 @@ def case_of(item: pytest.Item) -> Mapping[str, Any]:
 
 
 @contextlib.contextmanager
-def student(lab: type[ThreeWays], folder: Path, case: Mapping[str, Any], run: Callable[..., Run]) -> Iterator[Student]:
+def student(lab: type[ThreeWays], folder: Path, run: Callable[..., Run]) -> Iterator[Student]:
     """Make a student of a lab in a folder, whose checks launch with `run`."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setattr(answers, "run_ranks", run)
-        for limit, seconds in lab.limits.items() if "mistake" in case else ():
-            patch.setattr(limit, seconds)
         yield lab.make_student(folder)
 
 
@@ -106,7 +96,7 @@ def _next_launch(folder: Path, lab: type[ThreeWays], case: Mapping[str, Any], ou
 
     folder.mkdir(exist_ok=True)
     change: Change | None = case.get("mistake", case.get("right"))
-    with student(lab, folder, case, run) as learner:
+    with student(lab, folder, run) as learner:
         try:
             learner.check(case["exercise"], learner.answer(case["exercise"], change))
         except _LaunchNeeded as request:

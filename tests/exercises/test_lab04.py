@@ -101,12 +101,7 @@ def test_instruction_sets_are_compared_within_processes():
 @pytest.mark.parametrize(
     ("isa", "caps"),
     [
-        (("AVX", "AVX2"), {"AVX2": ["INT8"]}),
         (("AVX", "AVX2", "VNNI"), {"AVX2": ["INT8"], "AVX2_VNNI": ["INT8"]}),
-        (
-            ("AVX2", "AVX-512", "VNNI", "BF16"),
-            {"AVX512_CORE": ["INT8", "BF16"], "AVX512_CORE_VNNI": ["INT8"]},
-        ),
         (
             ("AVX2", "AVX-512", "VNNI", "BF16", "AMX"),
             {

@@ -19,9 +19,3 @@ class TestExercises(ThreeWays):
         (folder / "work" / "mlp.py").write_text(network.partition("\n")[2])
         (folder / "work" / "buckets.py").write_text(student.check.module_text(1))
         return student
-
-
-def test_a_solution_passes_when_launched_alone(student, capsys):
-    """As a student runs it, unlike the answers above, which share launches."""
-    student.check(3, student.answer(3))
-    assert "Exercise 3 · passed." in capsys.readouterr().out

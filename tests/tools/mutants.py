@@ -171,7 +171,8 @@ def _alternatives(node: Any, names: list[str]) -> Iterator[ast.AST]:
             if attr == "T":
                 yield value
         case ast.Call(func=function, args=args, keywords=keywords):
-            yield from (_but(node, args=other) for other in (*_without(args), *_swapped(args)))
+            swapped = () if isinstance(function, ast.Name) and function.id in ("min", "max") else _swapped(args)
+            yield from (_but(node, args=other) for other in (*_without(args), *swapped))
             yield from (_but(node, keywords=fewer) for fewer in _without(keywords))
             if len(args) == 1 and not keywords:
                 yield args[0]

@@ -43,27 +43,13 @@ Verdict = tuple[str, str]  # the outcome, and the student's message
 
 @dataclass
 class MutationResults:
-    """The results of an exercise's mutants, each identified by the changed line, as `old → new`.
-
-    Attributes
-    ----------
-    count : int
-        The number of mutants.
-    equivalent : list of str
-        Mutants that passed, and are known to be right.
-    survivors : list of str
-        Other mutants that passed.
-    failures : list of str
-        Mutants on which the check itself failed, with the error.
-    stale : list of str
-        Lines listed as right that are not mutants of this solution.
-    """
+    """The results of an exercise's mutants, each identified by the changed line, as `old → new`."""
 
     count: int = 0
-    equivalent: list[str] = field(default_factory=list)
-    survivors: list[str] = field(default_factory=list)
-    failures: list[str] = field(default_factory=list)
-    stale: list[str] = field(default_factory=list)
+    equivalent: list[str] = field(default_factory=list)  # they passed, and are known to be right
+    survivors: list[str] = field(default_factory=list)  # others that passed
+    failures: list[str] = field(default_factory=list)  # on which the check itself failed, with the error
+    stale: list[str] = field(default_factory=list)  # lines listed as right that are not mutants of this solution
 
 
 def equivalent(lab: str, number: int) -> dict[str, str]:

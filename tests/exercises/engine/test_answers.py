@@ -1,5 +1,4 @@
 import builtins
-import linecache
 import math
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import tensorflow as tf
 from hypothesis import strategies as st
 
 from labkit.exercises.engine import answers
-from labkit.exercises.engine.answers import call, failure, for_all, remember_lines
+from labkit.exercises.engine.answers import call, for_all, remember_lines
 from labkit.exercises.engine.outcomes import NotYet
 from labkit.exercises.engine.values import expect_equal
 from labkit.mpi.failure import RankError
@@ -65,30 +64,21 @@ def test_exit_is_reported(statement):
     assert message_of(define(f"def half(x):\n    {statement}\n"), 4).startswith("half called exit(), in line 2:")
 
 
-ARGUMENTS = {
-    "array": np.array([3.0, 1.0, 2.0]),
-    "list": [3, 1, 2],
-    "nested": [np.array([1.0]), [2]],
-    "dict": {"a": 1},
-    "table": pd.DataFrame({"ms": [2.0, 1.0]}),
-    "series": pd.Series([2.0, 1.0]),
-}
-CHANGES = {
-    "array": "argument.sort()",
-    "list": "argument.append(4)",
-    "nested": "argument[0] *= 2",
-    "dict": "argument['b'] = 2",
-    "table": "argument['share'] = 1",
-    "series": "argument[0] = 5",
-}
-
-
-@pytest.mark.parametrize("kind", ARGUMENTS)
-def test_changed_argument_is_reported_and_the_original_is_unchanged(kind):
-    original = ARGUMENTS[kind]
+@pytest.mark.parametrize(
+    ("original", "change"),
+    [
+        (np.array([3.0, 1.0, 2.0]), "argument.sort()"),
+        ([3, 1, 2], "argument.append(4)"),
+        ([np.array([1.0]), [2]], "argument[0] *= 2"),
+        ({"a": 1}, "argument['b'] = 2"),
+        (pd.DataFrame({"ms": [2.0, 1.0]}), "argument['share'] = 1"),
+        (pd.Series([2.0, 1.0]), "argument[0] = 5"),
+    ],
+)
+def test_changed_argument_is_reported_and_the_original_is_unchanged(original, change):
     before = repr(original)
     with pytest.raises(NotYet, match="argument to stay unchanged; spoil changed it") as mistake:
-        call(define(f"def spoil(argument):\n    {CHANGES[kind]}\n    return argument\n"), original)
+        call(define(f"def spoil(argument):\n    {change}\n    return argument\n"), original)
     assert mistake.value.hint.startswith("Work on a copy")
     assert repr(original) == before
 
@@ -167,14 +157,6 @@ def test_error_in_the_check_is_not_blamed_on_the_answer():
 
     with pytest.raises(KeyError):
         for_all(decide, n=st.integers())
-
-
-def test_syntax_error_names_the_line():
-    text = "def f(:\n    pass\n"
-    linecache.cache["<cell>"] = (len(text), None, text.splitlines(keepends=True), "<cell>")
-    with pytest.raises(SyntaxError) as error:
-        compile(text, "<cell>", "exec")
-    assert 'in line 1: "def f(:"' in failure(error.value)
 
 
 def test_stack_of_mpich_is_not_quoted_when_it_aborts(monkeypatch):
