@@ -14,9 +14,9 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from labkit import cli
-from labkit.roofline import instructions, measure, peaks, readers, together
+from labkit.roofline import instructions, measure, peaks, readers
 from labkit.roofline.measure import Limits
-from labkit.system import processes
+from labkit.system import compiler, processes
 from labkit.system.errors import LabError
 from labkit.system.machine import this_machine
 from labkit.system.processes import Completed
@@ -130,17 +130,7 @@ def test_limits_from_small_matmuls_are_cached_separately(measurements, tmp_path)
     assert measure.limits(folder=tmp_path, quick=True) == cached
 
 
-@pytest.mark.parametrize(
-    "difference",
-    [
-        {"model": "Another CPU"},
-        {"isa": ("AVX", "AVX2")},
-        {"cores": ((0,), (1,), (2,), (3,))},
-        {"quota": 1.0},
-        {"numa": ((0,), (1,))},
-    ],
-    ids=lambda difference: next(iter(difference)),
-)
+@pytest.mark.parametrize("difference", [{"model": "Another CPU"}, {"isa": ("AVX", "AVX2")}, {"quota": 1.0}])
 def test_different_machines_can_share_a_cache_folder(measurements, tmp_path, monkeypatch, difference):
     measure.limits(folder=tmp_path)
     monkeypatch.setattr(measure, "usable_machine", lambda: dataclasses.replace(HOST, **difference))
@@ -297,8 +287,9 @@ def test_instructions_that_the_cpu_lacks_are_not_tried(isa, names, monkeypatch, 
     assert not [name for name in tried if name.endswith("amx") and "AMX" not in isa]
 
 
-def test_without_a_compiler_the_instruction_peak_is_left_out(monkeypatch, capsys):
-    monkeypatch.setattr(instructions.compiler, "library", lambda source, spare: None)
+def test_without_a_compiler_only_numpy_reads_and_the_instruction_peak_is_left_out(monkeypatch, capsys):
+    monkeypatch.setattr(compiler, "library", lambda source, spare: None)
+    assert readers.by_core().keys() == {readers.MAXIMUM}
     instructions.main(["AVX2"])
     assert json.loads(capsys.readouterr().out) == {}
     text = shown(dataclasses.replace(LIMITS, instructions={}))
@@ -306,51 +297,12 @@ def test_without_a_compiler_the_instruction_peak_is_left_out(monkeypatch, capsys
     assert "instruction peak," not in text
 
 
-def fake_matmul(seconds: float, calls: list[int], monkeypatch):
-    """Return a factory of matmuls with n³ operations that take `seconds` for n = 1 on a fake clock."""
-    clock = [0.0]
-    monkeypatch.setattr(peaks.time, "perf_counter", lambda: clock[0])
-
-    def make_matmul(n: int):
-        def multiply() -> None:
-            calls.append(n)
-            clock[0] += seconds * n**3
-
-        return multiply, 1e9 * n**3
-
-    return make_matmul
-
-
-def test_sizes_grow_until_a_matmul_takes_long(monkeypatch):
-    calls = []
-    make_matmul = fake_matmul(0.02, calls, monkeypatch)
-    speeds, n = peaks.peak(make_matmul, HOST, sizes=(1, 2, 4, 8))
-    assert (max(speeds), n) == (pytest.approx(50), 1)
-    assert sorted(set(calls)) == [1, 2]  # 0.02 s and 0.16 s
-    assert calls.count(1) == len(speeds) + 1, "one warm-up run"
-    assert calls.count(2) == peaks.MIN_RUNS + 1
-
-
 def test_sizes_that_do_not_fit_into_memory_are_left_out(monkeypatch):
-    calls = []
-    make_matmul = fake_matmul(1e-12, calls, monkeypatch)
+    sizes = []
     monkeypatch.setattr(peaks, "MIN_DURATION_S", 0)
-    peaks.peak(make_matmul, dataclasses.replace(HOST, memory_free=4 * 16 * 2048**2), sizes=(512, 2048, 4096))
-    assert sorted(set(calls)) == [512, 2048]
-
-
-def test_a_team_runs_on_each_thread_and_its_runs_alternate():
-    two, calls = dataclasses.replace(HOST, quota=2.0), []  # with a quota, threads aren't pinned
-
-    def prepare(place: int) -> together.Runs:
-        return {name: functools.partial(calls.append, (place, name)) for name in ("first", "second")}
-
-    seconds = together.rounds_of(together.Team(two, prepare).seconds, ("first", "second"), 3)
-    assert {name: len(times) for name, times in seconds.items()} == {"first": 3, "second": 3}
-    assert min(*seconds["first"], *seconds["second"]) > 0
-    for place in range(2):
-        order = [name for thread, name in calls if thread == place]
-        assert order == ["first", "second", "second", "first", "first", "second"]
+    host = dataclasses.replace(HOST, memory_free=4 * 16 * 2048**2)
+    peaks.peak(lambda n: (functools.partial(sizes.append, n), 1e9), host, sizes=(512, 2048, 4096))
+    assert sorted(set(sizes)) == [512, 2048]
 
 
 def test_every_reader_reads_the_whole_array():
@@ -358,11 +310,6 @@ def test_every_reader_reads_the_whole_array():
     for name, reader in readers.by_core().items():
         expected = array.max() if name == readers.MAXIMUM else array.sum()
         assert reader(array) == pytest.approx(float(expected), rel=1e-4), name
-
-
-def test_without_a_compiler_only_numpy_reads(monkeypatch):
-    monkeypatch.setattr(readers.compiler, "library", lambda source, spare: None)
-    assert readers.by_core().keys() == {readers.MAXIMUM}
 
 
 def test_read_speed_is_that_of_the_fastest_reader(monkeypatch):

@@ -145,17 +145,18 @@ def test_a_step_is_measured(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
+    ("model", "config", "message"),
     [
-        ("all", "name one, not all"),
-        ("mkl", "there is no configuration 'mkl'"),
-        ("onednn-huge", "no such pages"),
-        ("torch-bf16", "TensorFlow operations"),
+        ("mnist", "all", "name one, not all"),
+        ("mnist", "mkl", "there is no configuration 'mkl'"),
+        ("mnist", "onednn-huge", "no such pages"),
+        ("mnist", "torch-bf16", "TensorFlow operations"),
+        ("resnet5", "onednn", "'resnet5' is not one of 'resnet50'"),
     ],
 )
-def test_unsuitable_configurations_are_one_line_errors(name, message, monkeypatch):
+def test_unsuitable_networks_and_configurations_are_one_line_errors(model, config, message, monkeypatch):
     monkeypatch.setattr("labkit.bench.configurations.huge_pages_problem", lambda: "no such pages")
-    result = CliRunner().invoke(cli.application(), ["roofline", "--model", "mnist", "--config", name])
+    result = CliRunner().invoke(cli.application(), ["roofline", "--model", model, "--config", config])
     assert isinstance(result.exception, LabError)
     assert message in str(result.exception)
 
@@ -168,9 +169,3 @@ def test_fused_shortcuts_count_as_additions_and_relus():
     moved = [sum(work.moved for work in works if work.family == step_bound.NORMS) for works in (plain, fused)]
     assert sum(work.flop for work in plain) == sum(work.flop for work in fused)
     assert 0 < moved[1] < moved[0]
-
-
-def test_an_unknown_network_is_a_one_line_error():
-    result = CliRunner().invoke(cli.application(), ["roofline", "--model", "resnet5"])
-    assert isinstance(result.exception, LabError)
-    assert "'resnet5' is not one of 'resnet50'" in str(result.exception)
