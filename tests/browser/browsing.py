@@ -18,29 +18,12 @@ def program(bundled: str) -> str | None:
 
 
 class Visitor:
-    """A person with a separate browser context, which records requests and problems.
-
-    Parameters
-    ----------
-    browser
-        A Playwright browser.
-    options
-        Options of the browser context, such as `viewport`.
-
-    Attributes
-    ----------
-    page
-        The visitor's page.
-    problems : list of str
-        Dialogs, console errors and warnings (including policy violations), and exceptions.
-    requests : list
-        All requests.
-    """
+    """A person with a separate browser context and its options, such as `viewport`; records requests and problems."""
 
     def __init__(self, browser: playwright.Browser, **options: object) -> None:
         self.context = browser.new_context(**options)
         self.page = self.context.new_page()
-        self.problems: list[str] = []
+        self.problems: list[str] = []  # dialogs, exceptions, console errors and warnings (also of policy violations)
         self.requests: list[playwright.Request] = []
         self.page.on("dialog", self._dialog)
         self.page.on("pageerror", lambda error: self.problems.append(f"exception: {error}"))

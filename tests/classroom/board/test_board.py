@@ -4,7 +4,6 @@ import json
 import re
 import stat
 import time
-from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 
 import pytest
@@ -59,19 +58,6 @@ class TestSeats:
         rows = {row["seat"]: (row["unchanged"], row["silent"]) for row in board.shown()["seats"]}
         assert rows == {"A": (0, None), "B": (5, None), "idle": (5, 5)}
         assert [row["seat"] for row in board.shown()["seats"]] == ["B", "A", "idle"]
-
-    def test_a_restart_resumes_with_all_data(self, board):
-        seats = [board.join(f"seat-{number}") for number in range(8)]
-        with ThreadPoolExecutor(8) as pool:
-            answers = list(pool.map(lambda seat: seat.put(exercises=[at(1), at(2)]), seats))
-        assert {answer.status_code for answer in answers} == {204}
-        seats[5].hand()
-        code, before = board.code, board.shown()["seats"]
-        board.stop()
-        board.start()
-        assert (board.code, board.shown()["seats"]) == (code, before)
-        assert seats[3].put(exercises=[at(3)]).status_code == 204
-        assert board.join().name == "seat 9"
 
 
 class TestHands:

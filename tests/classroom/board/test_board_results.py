@@ -131,29 +131,19 @@ class TestGroups:
         (result,) = room(*answers).measured()
         return [(group["cores"], group["isa"], len(group["values"])) for group in result["groups"]]
 
-    def test_types_with_five_machines_are_separate(self):
-        assert self.groups(*[(2, "AVX2"), (2, "AMX"), (64, "AMX")] * FEW) == [
-            ([2, 2], ["AMX"], 5),
-            ([2, 2], ["AVX2"], 5),
-            ([64, 64], ["AMX"], 5),
-        ]
-
     @pytest.mark.parametrize(
         ("machines", "groups"),
         [
+            ([(2, "AVX2"), (2, "AMX")] * FEW, [([2, 2], ["AMX"], 5), ([2, 2], ["AVX2"], 5)]),
             ([(2, "AVX2")] * 6 + [(64, "AMX")], [([2, 64], ["AMX", "AVX2"], 7)]),
             (
                 [(2, "AVX2")] * 2 + [(4, "AVX2")] * 3 + [(8, "AVX2")] * 6 + [(2, "AVX-512")] * 4,
                 [([2, 4], ["AVX-512", "AVX2"], 9), ([8, 8], ["AVX2"], 6)],
             ),
             ([(2, "AVX2"), (8, "AVX-512"), (64, "AMX")] * 2, [([2, 64], ["AMX", "AVX-512", "AVX2"], 6)]),
-            (
-                [(2, "AVX2"), (64, "AMX")] * 3 + [(8, "AVX-512")] * 5,
-                [([2, 64], ["AMX", "AVX2"], 6), ([8, 8], ["AVX-512"], 5)],
-            ),
         ],
     )
-    def test_rare_types_are_merged(self, machines, groups):
+    def test_only_types_with_fewer_than_five_machines_are_merged(self, machines, groups):
         assert self.groups(*machines) == groups
 
     @settings(derandomize=True, deadline=None)

@@ -11,10 +11,10 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
+from lab_command import run_lab
 from room_board import Board, guessed
 
 import labkit_classroom as student_side
-from labkit import cli
 from labkit.display import results
 from labkit.display.measured import Measured
 from labkit.display.results import NOT_ATTEMPTED, NOT_YET, PASSED, Results
@@ -162,14 +162,11 @@ class TestJoin:
     @pytest.mark.parametrize(
         "command", [["join", "http://127.0.0.1:9", "AAAAAA"], ["leave"]], ids=lambda command: command[0]
     )
-    def test_a_failing_command_prints_one_line_and_exits_with_2(self, tmp_path, monkeypatch, capsys, command, place):
+    def test_a_failing_command_prints_one_line_and_exits_with_2(self, tmp_path, capsys, command, place):
         (tmp_path / "file").write_text("")
         folder = str(tmp_path / ("x" * 5000 if place == "long" else place))
-        monkeypatch.setattr("sys.argv", ["lab", *command, "--folder", folder])
-        with pytest.raises(SystemExit) as exit_:
-            cli.main()
-        error = capsys.readouterr().err
-        assert (exit_.value.code, error.count("\n"), "Traceback" in error) == (2, 1, False)
+        code, error = run_lab(*command, "--folder", folder), capsys.readouterr().err
+        assert (code, error.count("\n"), "Traceback" in error) == (2, 1, False)
 
 
 class TestAnswers:

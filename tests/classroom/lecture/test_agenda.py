@@ -7,8 +7,8 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lab_command import run_lab
 
-from labkit import cli
 from labkit.exercises import catalogue
 from labkit.exercises.catalogue import Section
 from labkit.system.errors import LabError
@@ -169,19 +169,12 @@ def test_the_origin_of_waiting_times_is_reported():
     assert agenda.basis(both, {"00": {}}).startswith("Waiting times in labs 07 are estimates")
 
 
-def run(monkeypatch, *arguments: str) -> int:
-    monkeypatch.setattr("sys.argv", ["lab", "agenda", *arguments])
-    with pytest.raises(SystemExit) as exit_:
-        cli.main()
-    return exit_.value.code or 0
-
-
-def test_waiting_is_longer_on_a_shared_server(monkeypatch, capsys):
+def test_waiting_is_longer_on_a_shared_server(capsys):
     (day,) = agenda.schedule(route(SHORT), time(9), FIRST, {}, rounds=10)
     assert day.entries[1].sections[0][1].wait == 10
-    assert run(monkeypatch, "--labs", "00", "--people", "40", "--slots", "4") == 0
+    assert run_lab("agenda", "--labs", "00", "--people", "40", "--slots", "4") == 0
     assert "40 people measure on 4 slots: all waiting takes 10× as long." in capsys.readouterr().out
-    assert run(monkeypatch, "--labs", "00", "--people", "3", "--slots", "4") == 0
+    assert run_lab("agenda", "--labs", "00", "--people", "3", "--slots", "4") == 0
     assert "takes 1× as long" in capsys.readouterr().out
 
 
@@ -197,8 +190,8 @@ def test_waiting_is_longer_on_a_shared_server(monkeypatch, capsys):
         (["--route", "day", "--start", "25:00"], "9:00 or 13:30"),
     ],
 )
-def test_invalid_input_gives_a_one_line_error(arguments, part, monkeypatch, capsys):
-    assert run(monkeypatch, *arguments) == 2
+def test_invalid_input_gives_a_one_line_error(arguments, part, capsys):
+    assert run_lab("agenda", *arguments) == 2
     message = capsys.readouterr().err
     assert part in message
     assert message.count("\n") == 1
@@ -210,8 +203,8 @@ def test_an_invalid_date_is_refused():
         agenda.calendar_day("1.12.")
 
 
-def test_an_agenda_is_written_as_markdown(tmp_path, monkeypatch):
-    assert run(monkeypatch, "--route", "day", "--out", str(tmp_path / "day.md")) == 0
+def test_an_agenda_is_written_as_markdown(tmp_path):
+    assert run_lab("agenda", "--route", "day", "--out", str(tmp_path / "day.md")) == 0
     text = (tmp_path / "day.md").read_text()
     assert "## Day 1, 09:00 to 17:00" in text
     assert "| 09:00–09:10 | **Welcome: " in text

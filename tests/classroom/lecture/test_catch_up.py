@@ -5,8 +5,8 @@ import json
 import nbformat
 import numpy as np
 import pytest
+from lab_command import run_lab
 
-from labkit import cli
 from labkit.exercises import catalogue, working_copies
 from labkit.exercises.engine.answers import remember_lines
 from labkit.exercises.engine.checker import checker
@@ -55,14 +55,12 @@ def test_a_first_or_unknown_exercise_is_refused(to, part):
 
 
 @pytest.mark.slow
-def test_the_students_copy_is_backed_up_and_the_new_one_is_never_refreshed(tmp_path, monkeypatch):
+def test_the_students_copy_is_backed_up_and_the_new_one_is_never_refreshed(tmp_path):
     working_copies.update(tmp_path)
     copy = working_copies.copy_path(LAB, tmp_path)
     edited = copy.read_text().replace("Horovod", "Horovod!", 1)
     copy.write_text(edited)
-    monkeypatch.setattr("sys.argv", ["lab", "catchup", "07", "--to", "4", "--folder", str(tmp_path)])
-    with pytest.raises(SystemExit):
-        cli.main()
+    assert run_lab("catchup", "07", "--to", "4", "--folder", tmp_path) == 0
     assert [backup.read_text() for backup in tmp_path.glob("07*.backup-1.ipynb")] == [edited]
     caught_up = copy.read_text()
     assert "Continue with exercise 4" in caught_up

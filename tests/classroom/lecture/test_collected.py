@@ -11,9 +11,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from lab_command import run_lab
 from rich.console import Console
 
-from labkit import cli
 from labkit.doctor import checks
 from labkit.exercises import catalogue
 from labkit.system import files
@@ -50,13 +50,6 @@ def lines_of(text: str) -> dict[str, list[str]]:
     """Return the table of exercises, as cells by student."""
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in text.splitlines() if line.startswith("│")]
     return {row[0]: row[1:] for row in rows}
-
-
-def run(monkeypatch, *arguments: str) -> int:
-    monkeypatch.setattr("sys.argv", ["lab", "class", *arguments])
-    with pytest.raises(SystemExit) as exit_:
-        cli.main()
-    return exit_.value.code or 0
 
 
 def test_students_are_folders_zips_or_file_name_prefixes(tmp_path):
@@ -185,7 +178,7 @@ def test_an_invalid_time_gives_no_timestamp(tmp_path, when):
     assert (row["timestamp"], row["score"]) == ("", "1.0")
 
 
-def test_escape_sequences_in_files_do_not_reach_the_terminal(tmp_path, monkeypatch, capsys):
+def test_escape_sequences_in_files_do_not_reach_the_terminal(tmp_path, capsys):
     evil = "\x1b[2J\x1b[31m\u202e[red]x[-nothing]\\\\"
     about = {"lab": "07", **ABOUT, "exercises": {evil: "passed"}}
     (tmp_path / evil).mkdir()
@@ -193,7 +186,7 @@ def test_escape_sequences_in_files_do_not_reach_the_terminal(tmp_path, monkeypat
     (tmp_path / f"{evil}.json").write_text("{}")
     lab = {"lab": evil, "status": "fail", "because": [evil], "fix": []}
     (tmp_path / "doctor.json").write_text(json.dumps({"ok": True, "labs": [lab]}))
-    assert run(monkeypatch, str(tmp_path)) == 0
+    assert run_lab("class", str(tmp_path)) == 0
     text = capsys.readouterr().out
     assert all(line.isprintable() for line in text.splitlines())
     assert text.count("[2J") >= 3
@@ -250,21 +243,21 @@ class TestHandedIn:
         results(folder / "work" / "results-07.json", "07", e1="passed", e2="not yet")
         return folder
 
-    def test_it_contains_only_results_and_the_doctors_verdict(self, own, monkeypatch, capsys):
+    def test_it_contains_only_results_and_the_doctors_verdict(self, own, capsys):
         (own / ".room.json").write_text('{"token": "secret"}')
         (own / "work" / "results-99.txt").write_text("secret")
         (own / "work" / "results-01.json").write_text('{"token": "secret"}')
         (own / "work" / "timeline.json").write_text("[]")
         (own / "07_horovod_mnist.ipynb").write_text("{}")
-        assert run(monkeypatch, "--zip", "--name", "ada", "--folder", str(own)) == 0
+        assert run_lab("class", "--zip", "--name", "ada", "--folder", str(own)) == 0
         with zipfile.ZipFile(own / "ada-results.zip") as archive:
             assert archive.namelist() == ["work/results-00.json", "work/results-07.json", "doctor.json"]
             assert not any(b"secret" in archive.read(name) for name in archive.namelist())
             assert json.loads(archive.read("doctor.json")) == DOCTOR
         assert "ada-results.zip with work/results-00.json, work/results-07.json, doctor.json" in capsys.readouterr().out
 
-    def test_the_class_reads_it(self, own, tmp_path, monkeypatch):
-        run(monkeypatch, "--zip", "--name", "ada", "--folder", str(own))
+    def test_the_class_reads_it(self, own, tmp_path):
+        run_lab("class", "--zip", "--name", "ada", "--folder", str(own))
         (tmp_path / "class").mkdir()
         (own / "ada-results.zip").rename(tmp_path / "class" / "ada-results (1).zip")
         text = shown(tmp_path / "class")
@@ -274,9 +267,9 @@ class TestHandedIn:
 
     def test_the_default_name_is_the_accounts_or_the_seats(self, own, monkeypatch):
         monkeypatch.setattr("getpass.getuser", lambda: "bob")
-        run(monkeypatch, "--zip", "--folder", str(own))
+        run_lab("class", "--zip", "--folder", str(own))
         monkeypatch.setenv("LAB_SEAT", "seat-03")
-        run(monkeypatch, "--zip", "--folder", str(own))
+        run_lab("class", "--zip", "--folder", str(own))
         assert {file.name for file in own.glob("*.zip")} == {"bob-results.zip", "seat-03-results.zip"}
 
     @pytest.mark.parametrize(
@@ -295,7 +288,7 @@ class TestHandedIn:
     ):
         monkeypatch.setattr(checks, "examine", lambda: pytest.fail("it takes half a minute"))
         monkeypatch.setenv("LAB_SEAT", "ada")
-        assert run(monkeypatch, *arguments) == 2
+        assert run_lab("class", *arguments) == 2
         error = capsys.readouterr().err
         assert message in error
         assert error.count("\n") == 1
@@ -325,10 +318,10 @@ class TestGrades:
         assert (ada["score"], ada["raw_score"], ada["max_score"]) == ("2.0", "2.0", f"{exercises}.0")
         assert (bob["student_id"], bob["timestamp"], bob["score"]) == ("bob", "", "0.0")
 
-    def test_the_command_writes_it(self, tmp_path, monkeypatch, capsys):
+    def test_the_command_writes_it(self, tmp_path, capsys):
         results(tmp_path / "class" / "ada-results-00.json", "00", e1="passed")
         out = tmp_path / "grades.csv"
-        assert run(monkeypatch, str(tmp_path / "class"), "--csv", str(out)) == 0
+        assert run_lab("class", str(tmp_path / "class"), "--csv", str(out)) == 0
         assert out.read_text().startswith("assignment,duedate,timestamp,student_id,")
         assert str(out) in capsys.readouterr().out
 
@@ -337,5 +330,5 @@ class TestGrades:
 def test_an_account_without_a_name_is_reported(tmp_path, monkeypatch, capsys, error):
     """For example, in a container with a numeric user; Python 3.13 raises a different error than 3.11."""
     monkeypatch.setattr("getpass.getuser", lambda: (_ for _ in ()).throw(error))
-    assert run(monkeypatch, "--zip", "--folder", str(tmp_path)) == 2
+    assert run_lab("class", "--zip", "--folder", str(tmp_path)) == 2
     assert capsys.readouterr().err == "lab: your account has no name on this machine: give your name with --name.\n"

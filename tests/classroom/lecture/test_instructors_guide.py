@@ -5,9 +5,8 @@ import re
 from datetime import date, time
 
 import pytest
-from typer.testing import CliRunner
+from lab_command import run_lab
 
-from labkit import cli
 from labkit.exercises import catalogue
 from labkit_classroom.lecture import agenda, guide, prose, routes
 
@@ -111,9 +110,7 @@ class TestHelpersPage:
 
 def test_the_command_writes_only_the_helpers_page(tmp_path):
     out = tmp_path / "helpers.html"
-    assert (
-        CliRunner().invoke(cli.application(), ["guide", "--labs", "00", "--helpers", "--out", str(out)]).exit_code == 0
-    )
+    assert run_lab("guide", "--labs", "00", "--helpers", "--out", out) == 0
     assert "<h1>For helpers</h1>" in out.read_text()
 
 

@@ -1,11 +1,11 @@
-"""Rehearsals, mostly without kernels: output, folders and stored files."""
+"""Rehearsals, without kernels: output, folders and stored files."""
 
 from pathlib import Path
 
 import pytest
+from lab_command import run_lab
 from nbformat import NotebookNode
 
-from labkit import cli
 from labkit.exercises import catalogue
 from labkit.system import paths
 from labkit.system.errors import LabError
@@ -35,15 +35,8 @@ def runs(tmp_path, monkeypatch) -> list[tuple[str, Path, bool]]:
     return runs
 
 
-def rehearse(monkeypatch, *options: str) -> int:
-    monkeypatch.setattr("sys.argv", ["lab", "rehearse", *options])
-    with pytest.raises(SystemExit) as exit_:
-        cli.main()
-    return exit_.value.code or 0
-
-
-def test_a_quick_rehearsal_runs_a_routes_labs_once_and_stores_nothing(runs, monkeypatch, capsys, tmp_path):
-    assert rehearse(monkeypatch, "--route", "half", "--quick") == 0
+def test_a_quick_rehearsal_runs_a_routes_labs_once_and_stores_nothing(runs, capsys, tmp_path):
+    assert run_lab("rehearse", "--route", "half", "--quick") == 0
     assert [name[:2] for name, _, _ in runs] == ["00", "02", "07"]
     assert all(quick for _, _, quick in runs)
     assert list(tmp_path.iterdir()) == []
@@ -53,11 +46,11 @@ def test_a_quick_rehearsal_runs_a_routes_labs_once_and_stores_nothing(runs, monk
     assert output.endswith("Everything runs on this machine. Next: ./lab rehearse --route half\n")
 
 
-def test_a_quick_rehearsal_does_not_touch_results_of_a_full_one(runs, monkeypatch, tmp_path):
-    rehearse(monkeypatch, "--labs", "00")
+def test_a_quick_rehearsal_does_not_touch_results_of_a_full_one(runs, tmp_path):
+    run_lab("rehearse", "--labs", "00")
     stored = {file: file.read_text() for file in tmp_path.rglob("*.json")}
     assert stored[tmp_path / "rehearsal" / "work" / "results-00.json"] == "in full"
-    rehearse(monkeypatch, "--labs", "00", "--quick")
+    run_lab("rehearse", "--labs", "00", "--quick")
     assert {file: file.read_text() for file in tmp_path.rglob("*.json")} == stored
 
 
@@ -67,24 +60,24 @@ def test_a_failing_quick_rehearsal_is_reported_and_stores_nothing(runs, monkeypa
         raise LabError(f"{name}: cell 3 failed")
 
     monkeypatch.setattr(execution, "execute", execute)
-    assert rehearse(monkeypatch, "--labs", "00", "--quick") == 2
+    assert run_lab("rehearse", "--labs", "00", "--quick") == 2
     output = capsys.readouterr()
     assert "cell 3 failed" in output.err
     assert "runs on this machine" not in output.out
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_full_rehearsal_estimates_its_time_from_the_plan_or_the_previous_one(runs, monkeypatch, capsys):
+def test_a_full_rehearsal_estimates_its_time_from_the_plan_or_the_previous_one(runs, capsys):
     planned = sum(section.wait for section in catalogue.find("00").sections)
-    rehearse(monkeypatch, "--labs", "00")
+    run_lab("rehearse", "--labs", "00")
     assert f"1 lab, in full: about {planned:.0f} minutes" in capsys.readouterr().out
     assert [quick for _, _, quick in runs] == [False]
-    rehearse(monkeypatch, "--labs", "00")
+    run_lab("rehearse", "--labs", "00")
     assert "1 lab, in full: about 4 minutes" in capsys.readouterr().out
 
 
-def test_stored_waits_are_used_until_the_labs_sections_change(runs, monkeypatch):
-    rehearse(monkeypatch, "--labs", "00")
+def test_stored_waits_are_used_until_the_labs_sections_change(runs):
+    run_lab("rehearse", "--labs", "00")
     assert rehearsal.waits() == {"00": WAITED}
     rehearsal.FILE.write_text('{"00": {"1": 1.5}}')
     assert rehearsal.waits() == {}
@@ -94,11 +87,3 @@ def test_a_damaged_file_is_reported(runs):
     rehearsal.FILE.write_text("{")
     with pytest.raises(LabError, match="is damaged: delete it"):
         rehearsal.waits()
-
-
-@pytest.mark.slow
-def test_a_small_run_of_a_lab_is_not_stored(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(rehearsal, "FILE", tmp_path / "rehearsal.json")
-    rehearsal.run(["00"], lambda title, status: print(title, status), quick=True)
-    assert "waited" in capsys.readouterr().out
-    assert not rehearsal.FILE.exists()
