@@ -1,4 +1,4 @@
-"""A lab's results, stored in `work/results-NN.json` for `lab report`: table, pictures, verdicts, guesses and steps."""
+"""A lab's results, stored in `work/results-NN.json` for `lab report`: table, pictures, verdicts, answers and steps."""
 
 import contextlib
 import functools
@@ -13,7 +13,7 @@ from typing import Any
 import fastjsonschema
 from IPython.display import display
 
-from labkit.display import guesses, markdown, speedups
+from labkit.display import boxes, guesses, markdown, speedups
 from labkit.display.consistency import Limit
 from labkit.measure.figures import Measured
 from labkit.system import files, locks, terminal
@@ -146,6 +146,22 @@ class Results:
         guesses.show_comparison(number, stored["question"], stored["guess"], measured)
         new = {"here": str(measured), "values": [stored["values"][0], guesses.value_of(measured)]}
         self._store(guesses={str(number): stored | new})
+
+    def answer(self, number: int, question: str, text: object) -> None:
+        """Store and show a student's answer to an open question, for `lab report`. It is never sent or graded.
+
+        Parameters
+        ----------
+        number : int
+            Its number in the lab.
+        question : str
+            The question, such as "What limits conv2 on your machine?".
+        text : object
+            The answer; three dots (`...`) until there is one.
+        """
+        answer = "" if text is ... else str(text).strip().encode(errors="replace").decode()  # no lone surrogates
+        boxes.show(f"Question {number} · {question}", lines=[answer or "Replace the three dots with your answer."])
+        self._store(answers={str(number): {"question": question, "answer": answer}})
 
     def _stored_guess(self, number: int) -> dict[str, Any]:
         """Return the stored guess, with defaults for missing parts; an unreadable file can't be written either."""
@@ -369,6 +385,7 @@ _PARTS: dict[str, Schema] = {
     "exercises": _by_text(_TEXT),
     "progress": _by_text(_object(hint={"type": "integer"}, minute=_TEXT)),
     "guesses": _by_text(_GUESS),
+    "answers": _by_text(_object(question=_TEXT, answer=_TEXT)),
     "steps": {"type": "object", "propertyNames": {"enum": list(speedups.STEPS)}, "additionalProperties": _STEP},
 }
 

@@ -1,4 +1,4 @@
-"""Render the take-home page: machine, speed-ups, figures, pictures, exercises and guesses."""
+"""Render the take-home page: machine, speed-ups, figures, pictures, exercises, guesses and answers."""
 
 import base64
 from collections.abc import Mapping
@@ -70,6 +70,7 @@ def render(
             for number, guess in lab["guesses"].items()
             if guess["guess"] or guess["here"]
         ],
+        answers=[(lab, answer) for lab in labs for answer in lab["answers"].values() if answer["answer"]],
         has_room=bool(room),
         disturbed=[(lab, row["texts"][0]) for lab in labs for row in _rows(lab) if row["busy"]],
         mark=BUSY_MARK,
@@ -117,4 +118,4 @@ def _lab(file: Path) -> dict[str, Any]:
         raise LabError(f"{paths.shown(file)} belongs to a lab that doesn't exist: move it away.") from error
     verdicts = results.get("exercises", {})
     exercises = {n: verdicts.get(str(n), NOT_ATTEMPTED) for n in lab.exercises}
-    return {"pictures": {}, "guesses": {}, **results, "title": lab.title, "exercises": exercises}
+    return {"pictures": {}, "guesses": {}, "answers": {}, **results, "title": lab.title, "exercises": exercises}

@@ -231,3 +231,13 @@ def test_failed_writes_give_one_warning_and_keep_earlier_results(results, capsys
     assert [file.name for file in results.path.parent.iterdir()] == ["results-02.json"]
     do_all(results)
     assert stored(results)["exercises"] == {"1": "passed", "2": "passed"}
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"), [("  arithmetic ", "arithmetic"), (..., ""), (7, "7"), ("lone \ud800", "lone ?")]
+)
+def test_answers_are_shown_and_stored(results, capsys, text, answer):
+    results.answer(1, "What limits it?", text)
+    assert stored(results)["answers"] == {"1": {"question": "What limits it?", "answer": answer}}
+    assert find_problem(stored(results)) == ""
+    assert (answer or "Replace the three dots") in capsys.readouterr().out

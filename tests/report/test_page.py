@@ -200,3 +200,13 @@ def test_speed_ups_come_first_and_guesses_appear_with_their_figures(tmp_path):
     assert "threads set vs default (lab 03): 2.10× (1.90 to 2.30), 37% of limit." in page
     assert page.count('<td data-head="you">') == 1
     assert "threads &lt;2&gt;" in page
+
+
+def test_answers_appear_with_their_questions(tmp_path):
+    question = "What limits <conv2>?"
+    answers = {"1": {"question": question, "answer": "memory & <luck>"}, "2": {"question": "And then?", "answer": ""}}
+    write_results(tmp_path, "03", answers=answers)
+    page = render(tmp_path)
+    assert "What limits &lt;conv2&gt;?" in page
+    assert "memory &amp; &lt;luck&gt;" in page
+    assert "And then?" not in page
