@@ -96,6 +96,8 @@ def record(source: Path) -> list[Path]:
     if missing := lacks.simulated():
         raise LabError(f"a run without {', '.join(missing)} is not recorded: unset {lacks.VARIABLE}.")
     number, machine = source.stem[:2], describe_machine()
+    if not shutil.which("git"):
+        raise LabError("a recording names the kit's commit: install git.")
     command = ["git", "-C", str(paths.ROOT), "describe", "--always", "--dirty", "--exclude=*"]
     commit = subprocess.run(command, capture_output=True, check=True, encoding="utf-8").stdout.strip()
     label = {

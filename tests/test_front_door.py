@@ -24,6 +24,9 @@ TOOLS = """
 """
 COPIED = "lab pyproject.toml uv.lock env/uv.txt env/variables.txt env/torch/requirements.txt labkit"
 
+# Bash in its place could lose the signal between its handler and `exec sleep`.
+HANGS = "import os, time; open('hanging', 'w').write(str(os.getpid())); time.sleep(60)"
+
 # A fake uv that logs its calls and creates environments whose `labkit` prints its arguments. A file `fails-WHAT` or
 # `hangs-WHAT` in the checkout makes that step fail or hang.
 UV = f"""#!/usr/bin/env bash
@@ -37,7 +40,7 @@ case $* in
   sync*) what=horovod ;;
 esac
 [[ ! -f fails-$what ]] || {{ echo "no $what available"; exit 1; }}
-[[ ! -f hangs-$what ]] || bash -c 'echo $$ >hanging; exec sleep 60' 
+[[ ! -f hangs-$what ]] || {sys.executable} -c "{HANGS}"
 echo "$what ${{UV_PROJECT_ENVIRONMENT:-}} ${{CMAKE_TOOLCHAIN_FILE:-}} ${{UV_PYTHON_INSTALL_DIR:-}}" >>made
 case $what in
   torch)
@@ -60,9 +63,6 @@ case "$*" in
   *g++*) printf '#!/bin/sh\\n' >"$(dirname "$0")/g++"; chmod +x "$(dirname "$0")/g++" ;;
 esac
 """
-
-
-HANGS = "import os, time; open('hanging', 'w').write(str(os.getpid())); time.sleep(60)"
 
 
 class Checkout:

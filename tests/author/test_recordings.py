@@ -1,6 +1,7 @@
 """A lab's recordings are written by `lab build --record`, and read where a machine can't measure."""
 
 import re
+import shutil
 
 import pytest
 
@@ -10,6 +11,7 @@ from labkit.system.errors import LabError
 from labkit.system.load import Contention
 from labkit_author import stored
 
+needs_git = pytest.mark.skipif(not shutil.which("git"), reason="git is not installed")
 CELL = """\
 from labkit.measure import alternate, record
 
@@ -28,6 +30,7 @@ def kit(tmp_path, monkeypatch):
     return tmp_path
 
 
+@needs_git
 @pytest.mark.slow
 def test_a_lab_records_and_another_machine_reads(write_source, kit, monkeypatch, capsys):
     quiet = "import labkit.measure.alternation as a, contextlib\nfrom labkit.system.load import Contention\n"
@@ -45,6 +48,7 @@ def test_a_lab_records_and_another_machine_reads(write_source, kit, monkeypatch,
     assert wires.data == {"timeline": [[0, 1.5], [1, 2.5]]}
 
 
+@needs_git
 @pytest.mark.slow
 def test_a_lab_that_records_nothing_or_in_a_small_run_is_refused(write_source, kit):
     with pytest.raises(LabError, match=r"^lab 42 records nothing: call labkit\.measure\.record"):
