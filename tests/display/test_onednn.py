@@ -6,6 +6,7 @@ import pytest
 
 from labkit.display import onednn
 from labkit.system.errors import LabError
+from labkit.system.machine import this_machine
 
 LOGS = Path(__file__).with_name("logs")  # one training step of the MNIST CNN, in the formats of both versions
 
@@ -94,6 +95,20 @@ def test_the_sizes_of_a_convolution_come_from_its_log_row():
     table = onednn.read_log(log("3.7"))
     size = onednn.convolution_size(table[table.primitive == "convolution"].problem.iloc[0])
     assert [size[name] for name in ("mb", "ic", "oc", "ih", "oh", "kh", "pw")] == [64, 1, 32, 28, 28, 3, 1]
+
+
+@pytest.mark.slow
+def test_tensorflow_says_whether_it_uses_onednn_by_default(monkeypatch):
+    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")  # as if the user had set it
+    # The rule of TensorFlow's util.cc, which also knows one Arm CPU.
+    expected = not {"VNNI", "BF16", "AMX"}.isdisjoint(this_machine().isa)
+    assert onednn.is_default() == expected or "NEON" in this_machine().isa
+
+
+def test_a_tensorflow_that_cannot_be_imported_is_reported(monkeypatch):
+    monkeypatch.setattr(onednn, "_ASK", "raise ImportError")
+    with pytest.raises(LabError, match=r"can't import TensorFlow \(exit status 1\)\. To find out why: \./lab doctor"):
+        onednn.is_default()
 
 
 GRAPHS = """
