@@ -11,7 +11,8 @@ A lab's module in `labkit.exercises.labs` has a `Reference` for each of its exer
     )
 
 The right answer is the lab's own solution (`catalogue.Exercise`). An answer is compared with it in each case, after it
-has returned, within tolerances. The message names a mistake if that wrong answer's results are the same in all cases.
+has returned, within tolerances. The message names a mistake if that wrong answer behaves the same in all cases: it
+returns the same, or raises too.
 """
 
 import functools
@@ -174,7 +175,7 @@ class Reference:
         return parts(result, len(self.returns), f"{', '.join(first)} and {last} of {label}")
 
     def _name(self, exercise: Exercise, failing: Case, index: int, answer: Answer) -> str:
-        """Return the mistake whose results equal an answer's in all cases, or at least its failing one; or nothing."""
+        """Return the mistake that an answer makes in all cases, in all results or just the failing one, if any."""
         deadline = time.thread_time() + NAMING_LIMIT_S
         answered = []
         for case in (*self.examples(), failing):  # last, so that what it printed is quoted
@@ -185,9 +186,10 @@ class Reference:
         def equals(wrong: Answer, indices: Iterable[int]) -> bool:
             for case, mine in reversed(answered):
                 result = self.outcome(wrong, case)
-                if result is None and case is not failing:
-                    continue  # it raises there
-                if result is None or mine is None or not self.same(mine, result, indices):
+                if result is None or mine is None:
+                    if result is not mine:  # only one of them raises
+                        return False
+                elif not self.same(mine, result, indices):
                     return False
             return True
 

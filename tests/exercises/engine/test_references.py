@@ -91,7 +91,7 @@ PAIR_REFERENCE = Reference(
         "x were left out": lambda x: (0, 2 * x),
         "the second were the first": lambda x: (x, x),
         "both were 4": lambda x: (4, 4),
-        "it stopped at 2": lambda x: [x, 2 * x] if x > 2 else 1 / 0,
+        "it stopped at 2": lambda x: [x, 9] if x > 2 else 1 / 0,
     },
     also=(),
     hints=("think", "twice"),
@@ -206,6 +206,8 @@ def test_wrong_results_of_any_type_are_refused(exercise, answer, message):
         (lambda x: (0, x), "It is as if x were left out."),  # two mistakes, each with a name
         (lambda x: (0 if x == 3 else 9, 2 * x), "to be 3; it is 0.\n"),  # a mistake's result in one case, not in all
         (lambda x: (x, 2 if x == 1 else 5), "to be 6; it is 5.\n"),
+        (lambda x: (x, 9 / (x > 2)), "to be 6; it is 9. It is as if it stopped at 2."),
+        (lambda x: (x, 9 if x > 2 else 2), "to be 6; it is 9.\n"),  # the mistake raises in the other case
         (lambda x: (x, 2 * x + (x == 1)), "the second of the case of 1 to be 2 (as 1 is 1); it is 3.\n"),
         (lambda x: x, "Expected first and second of your function(3); it is 3, of type int."),
         (lambda x: iter((x, 2 * x)), "Expected first and second of your function(3); it is a tuple_iterator."),
