@@ -195,7 +195,8 @@ def reserve(also: Collection[int] = ()) -> Iterator[None]:
     Raises
     ------
     LabError
-        If no slot is free within `SLOT_WAIT_S`, or this process may not use the slot's cores.
+        If no slot is free within `SLOT_WAIT_S`, this process may not use the slot's cores, or the kernel binds no names
+        here.
     """
     available = [] if SLOT_VARIABLE in os.environ else slots()
     if not available:
@@ -227,7 +228,7 @@ def _any_of(available: list[set[int]]) -> Iterator[set[int]]:
     began, waiting = time.monotonic(), False
     while True:
         for slot in random.sample(available, len(available)):
-            if name := _bind(f"{SLOT_PREFIX}{_join(slot)}"):
+            if name := _take_slot(slot):
                 with name:
                     if waiting:
                         print(f"Waited {time.monotonic() - began:.0f} s.", file=sys.stderr, flush=True)
@@ -243,6 +244,17 @@ def _any_of(available: list[set[int]]) -> Iterator[set[int]]:
             print(f"Waiting for {count}, at most {SLOT_WAIT_S / 60:.0f} min …", file=sys.stderr, flush=True)
             waiting = True
         time.sleep(SLOT_PAUSE_S)
+
+
+def _take_slot(slot: set[int]) -> socket.socket | None:
+    """Return the socket that holds a slot; None if another process has it."""
+    try:
+        return _bind(f"{SLOT_PREFIX}{_join(slot)}")
+    except OSError as error:
+        raise LabError(
+            f"measuring slots can't be reserved here, as abstract Unix sockets are refused: {error.strerror}. Ask an "
+            "administrator to allow them (unix(7)) in this account's sandbox."
+        ) from error
 
 
 def _move(roots: Iterable[int], to: dict[int, set[int]], default: set[int]) -> dict[int, set[int]]:
