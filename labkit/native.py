@@ -20,6 +20,11 @@ CHECKED = (  # stops at the first wrong index or undefined operation, and names 
 )
 # Waiting threads leave their cores to others. Memory that a program leaves to the system at its end is no error.
 VARIABLES = {"OMP_WAIT_POLICY": "passive", "ASAN_OPTIONS": "detect_leaks=0"}
+NO_SANITIZER = re.compile("cannot find .*(asan|ubsan)")  # the linker's message
+SANITIZERS_MISSING = (
+    "the compiler's libraries that check indices and operations are missing. On Fedora: `sudo dnf install libasan "
+    "libubsan`; elsewhere your distribution's packages of these names. flags=FAST needs neither."
+)
 FOUND = re.compile(r"(?P<place>\S+:\d+):\d+: runtime error: (?P<what>.*)|SUMMARY: \w+: (?P<kind>\S+) (?P<where>.*)")
 
 
@@ -45,7 +50,8 @@ def build(*sources: str | Path, flags: Sequence[str] = FAST) -> Path:
         key = hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
         return compiler.build(f"{paths[0].stem}-{key}", paths, flags)
     except LabError as error:
-        raise LabError(f"{files}: {error}") from error
+        remedy = SANITIZERS_MISSING if "sanitize" in "".join(flags) and NO_SANITIZER.search(str(error)) else error
+        raise LabError(f"{files}: {remedy}") from error
 
 
 def run(program: Path, *args: object, threads: int | None = None, timeout: float = 60.0) -> tuple[str, ...]:

@@ -116,6 +116,18 @@ def test_without_a_compiler_the_remedy_is_named(source, monkeypatch):
     assert native.obstacle() == "LAB_WITHOUT simulates a machine without compiler"
 
 
+def test_without_the_sanitizers_libraries_their_packages_are_named(source, monkeypatch):
+    fake = source.parent / "fedoras-g++"
+    missing = "/usr/bin/ld: cannot find /usr/lib64/libasan.so.8.0.0: No such file or directory"
+    fake.write_text(f'#!/bin/sh\ncase "$*" in *-E*|--version) exec g++ "$@" ;; esac\necho "{missing}" >&2; exit 1\n')
+    fake.chmod(0o755)
+    monkeypatch.setenv("CXX", str(fake))
+    with pytest.raises(LabError, match=r"^sum.c: the compiler's libraries .* `sudo dnf install libasan libubsan`"):
+        native.build("sum.c", flags=CHECKED)
+    with pytest.raises(LabError, match=r"^sum.c: it does not compile:(.|\n)*libasan.so"):
+        native.build("sum.c")
+
+
 def test_the_compiler_is_named_with_its_version(monkeypatch):
     monkeypatch.delenv("CXX", raising=False)
     assert re.match(r"g\+\+ .*\d+\.\d+", compiler.version())
