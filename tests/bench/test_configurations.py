@@ -75,12 +75,13 @@ def test_the_command_can_be_typed_in_a_shell():
     assert "LD_PRELOAD=env/torch/packages/lib/libiomp5.so " in known["torch-threads"].command()
 
 
-def synthetic_rates(monkeypatch, rates):
-    """Make runs return these rates one after the other, or fail; return the names of configurations as they run."""
+def synthetic_rates(monkeypatch, rates, others=0.0):
+    """Make runs return these rates one after the other, or fail, with this share of other work; return their names."""
     names = []
 
     def run_once(configuration, *flags):
         names.append(configuration.description)
+        load._report_to_enclosing(load.Contention(share=others, busy=others > 0, capacity=1.0))
         rate = rates[configuration.description].pop(0)
         if isinstance(rate, str):
             raise LabError(rate)
@@ -121,14 +122,7 @@ def test_six_rounds_give_intervals_and_verdicts(monkeypatch):
 
 
 def test_a_busy_machine_is_reported(monkeypatch, capsys):
-    synthetic_rates(monkeypatch, {"a": [10.0], "b": [30.0]})
-    run_once = configurations.run_once
-
-    def busy(configuration, *flags):
-        load._report_to_enclosing(load.Contention(share=0.31, busy=True, capacity=1.0))
-        return run_once(configuration, *flags)
-
-    monkeypatch.setattr(configurations, "run_once", busy)
+    synthetic_rates(monkeypatch, {"a": [10.0], "b": [30.0]}, others=0.31)
     comparison = configurations.compare({name: Configuration(name) for name in "ab"}, rounds=1)
     warning = (
         "⚠ Meanwhile, other work took 31% of the cores. These figures are unreliable: measure again when the machine"
