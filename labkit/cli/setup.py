@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -23,8 +24,8 @@ from labkit.system.errors import LabError
 
 VENV = paths.ROOT / ".venv"
 SITE = VENV / f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
-WHEELS = "x86_64-manylinux_2_28" if platform.machine() == "x86_64" else "aarch64-manylinux_2_35"
-PLATFORM = ("--python-platform", WHEELS)  # as in the script `lab`
+WHEELS = tomllib.loads((paths.ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["lab"]["wheels"]
+PLATFORM = ("--python-platform", WHEELS[platform.machine()])
 TORCH = paths.ENV / "torch"
 TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
 # Optional Debian packages, with the programs that labs use from them.
