@@ -1,51 +1,20 @@
 """Atomic checkpoints, so that a run survives being killed."""
 
 import json
-import math
 import os
 import shutil
-import zlib
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import tensorflow as tf
 
 from labkit.system import files
-from labkit.system.errors import LabError
+from labkit.system.errors import LabError, reason
 
 MAX_CHECKPOINTS = 2  # the newest, and one to fall back on
-CONTENTS_FILE = "contents.json"  # the settings of a checkpoint, and the checksums of its other files
-
-
-class Checkpoint(NamedTuple):
-    """The newest intact checkpoint.
-
-    Attributes
-    ----------
-    path : Path or None
-        Its folder; None if there is no checkpoint.
-    step : int
-        Steps done when it was saved; 0 without one.
-    settings : dict
-        The settings that it was saved with.
-    skipped : tuple of str
-        Newer, damaged checkpoints, and the damage.
-    """
-
-    path: Path | None
-    step: int
-    settings: dict[str, Any]
-    skipped: tuple[str, ...]
-
-    def restore(self, state: tf.train.Checkpoint) -> None:
-        """Restore the variables of `state`, which must be those that were saved."""
-        if self.path is None:
-            raise ValueError("there is no checkpoint to restore")
-        folder = os.open(self.path, os.O_RDONLY)
-        try:  # TensorFlow would treat the folder's name as a pattern
-            state.read(f"/proc/self/fd/{folder}/state").assert_consumed()
-        finally:
-            os.close(folder)
+CONTENTS_FILE = "contents.json"  # the settings of a checkpoint
+DAMAGE = (tf.errors.OpError, OSError, ValueError, TypeError, LookupError)  # errors from reading a damaged checkpoint
 
 
 def save(folder: Path, state: tf.train.Checkpoint, step: int, settings: dict[str, Any]) -> None:
@@ -76,8 +45,7 @@ def _save(folder: Path, final: Path, part: Path, state: tf.train.Checkpoint, set
         state.write(str(part / "state"))
     except tf.errors.OpError as error:
         raise files.system_error(error) from error
-    checksums = {file.name: _checksum(file) for file in part.iterdir()}
-    (part / CONTENTS_FILE).write_bytes(json.dumps({"settings": settings, "crc32": checksums}, indent=1).encode())
+    (part / CONTENTS_FILE).write_text(json.dumps({"settings": settings}, indent=1), encoding="utf-8")
     for file in part.iterdir():
         _flush(file)
     _flush(part)
@@ -89,8 +57,26 @@ def _save(folder: Path, final: Path, part: Path, state: tf.train.Checkpoint, set
         shutil.rmtree(old)
 
 
-def find(folder: Path) -> Checkpoint:
-    """Return the newest checkpoint whose files match their checksums.
+def restore(
+    folder: Path, state: tf.train.Checkpoint, check: Callable[[dict[str, Any]], None]
+) -> tuple[int, tuple[str, ...]]:
+    """Restore the newest intact checkpoint; TensorFlow verifies its checksums.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder of the checkpoints.
+    state : tf.train.Checkpoint
+        The variables to restore, which must be those that were saved.
+    check : callable
+        Takes the settings of a checkpoint before it is restored, and raises LabError if they don't suit this run.
+
+    Returns
+    -------
+    step : int
+        The steps done when it was saved; 0 if there is no checkpoint.
+    skipped : tuple of str
+        Newer, damaged checkpoints, and the damage.
 
     Raises
     ------
@@ -100,34 +86,31 @@ def find(folder: Path) -> Checkpoint:
     skipped: list[str] = []
     for path in _newest_first(folder):
         try:
-            contents = files.read_json(path / CONTENTS_FILE)
-            damaged = [name for name, checksum in contents["crc32"].items() if _checksum(path / name) != checksum]
-            settings = contents["settings"]
-        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-            skipped.append(f"{path.name} ({error!r})")
-            continue
-        if not damaged:
-            return Checkpoint(path, int(path.name.removeprefix("step-")), settings, tuple(skipped))
-        skipped.append(f"{path.name} (changed since it was written: {', '.join(damaged)})")
+            settings = dict(files.read_json(path / CONTENTS_FILE)["settings"])
+            check(settings)
+            _read(path, state)
+        except DAMAGE as error:
+            skipped.append(f"{path.name} ({type(error).__name__}: {reason(error)})")
+        else:
+            return int(path.name.removeprefix("step-")), tuple(skipped)
     if skipped:
         raise LabError(
             f"all checkpoints in {folder} are damaged, {'; '.join(skipped)}: move that folder away to start again, or "
             "name another --results_dir."
         )
-    return Checkpoint(None, 0, {}, ())
+    return 0, ()
+
+
+def _read(path: Path, state: tf.train.Checkpoint) -> None:
+    folder = os.open(path, os.O_RDONLY)
+    try:  # TensorFlow would treat the folder's name as a pattern
+        state.read(f"/proc/self/fd/{folder}/state").assert_consumed()
+    finally:
+        os.close(folder)
 
 
 def _newest_first(folder: Path) -> list[Path]:
     return sorted((path for path in folder.glob("step-*") if path.name[5:].isdecimal()), reverse=True)
-
-
-def _checksum(path: Path) -> int:
-    """Return a file's CRC-32, reading it in chunks."""
-    checksum = 0
-    with files.open_regular(path, math.inf) as file:
-        while chunk := file.read(2**24):
-            checksum = zlib.crc32(chunk, checksum)
-    return checksum
 
 
 def _flush(path: Path) -> None:

@@ -298,29 +298,26 @@ class Training:
 
     def restore(self) -> int:
         """Restore rank 0's newest checkpoint on all ranks, and return the number of steps done."""
-        checkpoint, error = checkpoints.Checkpoint(None, 0, {}, ()), ""
+        step, skipped, error = 0, tuple[str, ...](), ""
         if hvd.rank() == 0:
             try:
                 with files.writing(self.config.results_dir, "name another --results_dir"):
                     self.config.results_dir.mkdir(parents=True, exist_ok=True)
-                checkpoint = checkpoints.find(self._folder)
-                if checkpoint.path:
-                    self._check_settings(checkpoint)
-                    checkpoint.restore(self.state)
+                step, skipped = checkpoints.restore(self._folder, self.state, self._check_settings)
             except (LabError, OSError) as problem:
                 error = str(problem)
         # Horovod: if one rank cannot continue, none can.
         if error := hvd.broadcast_object(error, 0):
             raise LabError(error)
-        checkpoint = hvd.broadcast_object(checkpoint, 0)
+        step, skipped = hvd.broadcast_object((step, skipped), 0)
         # Horovod: all ranks start from the same weights, whether restored or new.
         hvd.broadcast_variables([*self.network.weights, *self.network.averages, *self.optimizer.velocities], 0)
-        for text in checkpoint.skipped:
+        for text in skipped:
             self.log.print(f"skipped a damaged checkpoint: {text}")
-        if checkpoint.path:
-            self.log.print(f"continuing after step {checkpoint.step}")
-        self.log.resume(checkpoint.step)
-        return checkpoint.step
+        if step:
+            self.log.print(f"continuing after step {step}")
+        self.log.resume(step)
+        return step
 
     @property
     def _folder(self) -> Path:
@@ -336,12 +333,12 @@ class Training:
             "seed": self.config.seed,
         }
 
-    def _check_settings(self, checkpoint: checkpoints.Checkpoint) -> None:
+    def _check_settings(self, settings: dict[str, Any]) -> None:
         """Raise LabError unless a checkpoint's settings match this run's; to evaluate, only the model must match."""
         for name in self._settings if self.config.trains else ["model"]:
-            if checkpoint.settings.get(name) != self._settings[name]:
+            if settings.get(name) != self._settings[name]:
                 raise LabError(
-                    f"{self._folder} is from a run with {name} {checkpoint.settings.get(name)}, but this run has "
+                    f"{self._folder} is from a run with {name} {settings.get(name)}, but this run has "
                     f"{self._settings[name]}: name another --results_dir, or use the same settings (the global batch "
                     "is ranks × --batch_size × --accumulate)."
                 )
