@@ -20,6 +20,7 @@ MODULES = {"tensorflow", "keras", "horovod", "openvino", "nncf"}
 PROGRAMS = {
     "mpirun",
     planning.HYDRA,
+    "labkit.bench",
     "labkit.slurm.supervisor",
     "munged",
     "slurmctld",

@@ -114,7 +114,8 @@ def _parametrize(metafunc: pytest.Metafunc, name: str, changes: Mapping[int, Seq
     lab = metafunc.cls
     is_rare = name == "mistake" and lab.on_ranks and not (changed.has_engine() or changed.has_lab(lab.lab))
     weekly = lab.on_ranks if is_rare else ()
-    marks = {n: [pytest.mark.slow] * (n in lab.slow) + [pytest.mark.weekly] * (n in weekly) for n in changes}
+    slow = lab.slow | lab.on_ranks
+    marks = {n: [pytest.mark.slow] * (n in slow) + [pytest.mark.weekly] * (n in weekly) for n in changes}
     cases = [
         pytest.param(exercise, change, id=f"{exercise}-{index}", marks=marks[exercise])
         for exercise in sorted(changes.keys() - labs.on_ranks(lab.lab).keys())  # engine/test_on_ranks.py

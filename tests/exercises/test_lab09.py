@@ -3,6 +3,7 @@ import subprocess
 import sys
 
 import numpy as np
+import pytest
 from labs import Student, ThreeWays
 
 from labkit_author import sources
@@ -11,6 +12,7 @@ from labkit_author import sources
 class TestExercises(ThreeWays):
     lab = "09"
     on_ranks = frozenset({4, 5})
+    slow = frozenset({2})
 
     @classmethod
     def make_student(cls, folder):
@@ -27,6 +29,7 @@ class TestExercises(ThreeWays):
         return student
 
 
+@pytest.mark.slow
 def test_the_homework_compares_both_libraries(tmp_path):
     cells = sources.read(sources.find("09")).cells
     script = next(cell.source for cell in cells if cell.source.startswith("%%writefile work/shapes.py"))

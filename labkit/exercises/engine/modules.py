@@ -37,10 +37,10 @@ def load(folder: Path, name: str) -> Mapping[str, Any]:
     NotYet
         If it can't be imported.
     """
+    inside = f"{folder.resolve()}/"
     for module_name, module in list(sys.modules.items()):
-        places = [getattr(module, "__file__", None) or "", *map(str, getattr(module, "__path__", ()))]
-        is_inside = any(Path(place).is_relative_to(folder.resolve()) for place in places if place)
-        if is_inside or module_name == name:
+        places = [getattr(module, "__file__", None), *getattr(module, "__path__", ())]
+        if module_name == name or any(f"{place}/".startswith(inside) for place in places):
             del sys.modules[module_name]
     importlib.invalidate_caches()
     with importable(folder):
