@@ -245,6 +245,8 @@ def test_supported_pythons_are_those_the_packages_are_locked_for(python):
         ("failed\nImportError: x.so: file too short", True),
         ("killed by SIGSEGV", False),
         ("killed by SIGBUS", False),
+        ("Timed out after 120 s", False),
+        ("failed\nmpirun started no rank. If job 7 has ended, leave its shell or `unset ${!SLURM_*}`", False),
         ("failed\nOSError: [Errno 28] No space left on device", False),
         ("failed\nImportError: /usr/lib/libstdc++.so.6: version `GLIBCXX_3.4.30' not found", False),
         ("failed\nOSError: x.so: failed to map segment from shared object", False),
