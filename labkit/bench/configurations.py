@@ -30,6 +30,8 @@ TAIL_LINES = 4  # the lines shown of a failed process
 _CLEARED = (
     "LD_PRELOAD",
     "OMP_NUM_THREADS",
+    "OMP_WAIT_POLICY",
+    "GOMP_SPINCOUNT",
     "KMP_AFFINITY",
     "KMP_BLOCKTIME",
     "KMP_SETTINGS",
@@ -44,6 +46,9 @@ STOCK, OPENMP = Path(sys.executable), paths.OPENMP_PYTHON
 SUFFIXES = {
     "compile": "compiled by torch.compile",
     "threads": "a thread per core, one operation at a time",
+    "intel": "Intel's OpenMP",
+    "spin": "waiting threads spin",
+    "sleep": "waiting threads sleep",
     "bf16": "bfloat16",
     "fused": "shortcuts fused by XLA",
     "xla": "the whole step compiled by XLA",
@@ -120,16 +125,15 @@ def known(machine: Machine | None = None) -> dict[str, Configuration]:
     A name is a base, `eigen`, `onednn`, `torch` or `openmp`, followed by any suffixes that it supports, in the order of
     `SUFFIXES`, such as `onednn-threads-bf16-huge`.
 
-    For PyTorch, `-threads` sets the variables that `python -m torch.backends.xeon.run_cpu --ninstances 1` sets:
-    OMP_NUM_THREADS, KMP_AFFINITY and KMP_BLOCKTIME with the same values, and LD_PRELOAD for Intel's OpenMP. That
-    launcher also preloads tcmalloc or jemalloc if it finds one, and restricts the process to its cores with numactl or
-    taskset.
+    PyTorch's threads are OpenMP's: `-threads` sets their number. PyTorch ships GNU's OpenMP; `-intel` preloads Intel's,
+    as PyTorch's launcher, `python -m torch.backends.xeon.run_cpu`, does if it is installed. `-spin` and `-sleep` set
+    OMP_WAIT_POLICY, which both read. Without it, a waiting thread of GNU's OpenMP spins for a few milliseconds, and one
+    of Intel's for 200 ms.
     """
     cores = (machine or usable_machine()).usable_cores
     onednn = {"TF_ENABLE_ONEDNN_OPTS": 1}
     # fine: one hardware thread each; compact,1,0: neighbours on adjacent cores, SMT siblings last.
     kmp = {"OMP_NUM_THREADS": cores, "KMP_AFFINITY": "granularity=fine,compact,1,0", "KMP_BLOCKTIME": 1}
-    intel = Configuration("", env=kmp | {"LD_PRELOAD": torch_ranks.packages() / "lib/libiomp5.so"})
     # A network's layers wait for each other: one operation at a time, with all cores.
     one_at_a_time = Configuration("", flags=(f"--num_intra_threads={cores}", "--num_inter_threads=1"))
     common = {
@@ -142,7 +146,13 @@ def known(machine: Machine | None = None) -> dict[str, Configuration]:
         "fused": Configuration("", flags=("--fused_shortcuts",)),
         "xla": Configuration("", flags=("--xla_compile",)),
     }
-    pytorch = common | {"threads": intel, "compile": Configuration("", flags=(COMPILED,))}
+    pytorch = common | {
+        "compile": Configuration("", flags=(COMPILED,)),
+        "threads": Configuration("", env={"OMP_NUM_THREADS": cores}),
+        "intel": Configuration("", env={"LD_PRELOAD": torch_ranks.packages() / "lib/libiomp5.so"}),
+        "spin": Configuration("", env={"OMP_WAIT_POLICY": "active"}),
+        "sleep": Configuration("", env={"OMP_WAIT_POLICY": "passive"}),
+    }
     bases = {
         "eigen": (Configuration("TensorFlow's own kernels", env={"TF_ENABLE_ONEDNN_OPTS": 0}), tensorflow),
         "onednn": (Configuration("oneDNN on TensorFlow's threads", env=onednn), tensorflow),
@@ -163,7 +173,7 @@ def known(machine: Machine | None = None) -> dict[str, Configuration]:
                 prefix=(*added.prefix, *base.prefix),
             )
             for name, base in configurations.items()
-            if (added := bases[name.partition("-")[0]][1].get(suffix))
+            if (added := bases[name.partition("-")[0]][1].get(suffix)) and (name[-5:], suffix) != ("-spin", "sleep")
         }
     return configurations
 
@@ -282,7 +292,8 @@ def choose(names: Sequence[str]) -> dict[str, Configuration]:
         bases = ", ".join(name for name in configurations if "-" not in name)
         raise LabError(
             f"there is no configuration {unknown[0]!r}: choose from {bases}, each with any suffixes in this order: "
-            f"{', '.join(f'-{suffix}' for suffix in SUFFIXES)} (-compile only for torch, -fused and -xla not)."
+            f"{', '.join(f'-{suffix}' for suffix in SUFFIXES)} (-compile, -intel, -spin and -sleep only for torch, "
+            "-fused and -xla not)."
         )
     return {name: configurations[name] for name in names}
 

@@ -3,6 +3,7 @@
 The output format is that of tf_cnn_benchmarks, which users' scripts parse.
 """
 
+import ctypes
 import json
 import os
 import platform
@@ -26,6 +27,7 @@ VARIABLE_PREFIXES = (
     "TF_",
     "OMP_",
     "KMP_",
+    "GOMP_",
     "ONEDNN_",
     "DNNL_",
     "MALLOC_",
@@ -124,12 +126,30 @@ class Run:
             files.write(config.json, json.dumps(result | _conditions(config, self.versions), indent=1))
 
 
+def openmp_library(maps: Path = Path("/proc/self/maps")) -> str:
+    """Return the file name of the OpenMP library that this process's threads use, such as "libgomp.so.1".
+
+    Several may be loaded: the one that the dynamic linker finds first counts, so a preloaded library. The name is empty
+    if there is none, or only those that packages such as scikit-learn load for themselves.
+    """
+    function = getattr(ctypes.CDLL(None), "GOMP_parallel", None)  # compiled code calls it; Intel's OpenMP has it too
+    if function is None:
+        return ""
+    address = ctypes.cast(function, ctypes.c_void_p).value or 0
+    for line in maps.read_text(encoding="utf-8").splitlines():
+        first, last = (int(end, 16) for end in line.split()[0].split("-"))
+        if first <= address < last:
+            return Path(line.split(maxsplit=5)[-1]).name
+    return ""
+
+
 def _header(config: BenchConfig, framework: str, version: str, ranks: int) -> str:
     emulated = "" if {"BF16", "AMX"} & set(usable_machine().isa) else " (emulated: this CPU has no bfloat16)"
     model = MODELS[config.model]
     example = {"An image is": model.example} if model.dataset == "sequences" else {}
     rows = {
         framework: version,
+        **({"OpenMP": openmp} if (openmp := openmp_library()) else {}),
         "Model": config.model,
         "Dataset": f"{config.dataset} (synthetic)",
         **example,
@@ -154,6 +174,7 @@ def _conditions(config: BenchConfig, versions: dict[str, str]) -> dict[str, Any]
             name: value for name, value in sorted(os.environ.items()) if name.startswith(VARIABLE_PREFIXES)
         },
         "versions": {"python": platform.python_version(), "numpy": np.__version__} | versions,
+        "openmp": openmp_library(),
         "machine": asdict(machine) | {"usable_cores": machine.usable_cores, "kernel": platform.release()},
         "python": sys.executable,
     }

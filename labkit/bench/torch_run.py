@@ -13,9 +13,10 @@ from labkit.bench.config import LEARNING_RATE, WEIGHT_DECAY, BenchConfig
 from labkit.data.synthetic_batch import synthetic_arrays
 from labkit.models import torch_networks
 from labkit.models.registry import MODELS
+from labkit.system.errors import LabError
 
 SEED = 1234  # of the weights
-_NETWORKS: dict[str, Callable[[int], nn.Module]] = {
+NETWORKS: dict[str, Callable[[int], nn.Module]] = {
     "resnet50": functools.partial(torch_networks.resnet, (3, 4, 6, 3)),
     "resnet50_v1.5": functools.partial(torch_networks.resnet, (3, 4, 6, 3), stride_in_3x3=True),
     "resnet101": functools.partial(torch_networks.resnet, (3, 4, 23, 3)),
@@ -54,7 +55,7 @@ def make_step(network: nn.Module, config: BenchConfig) -> Callable[[torch.Tensor
 def make_network(name: str) -> nn.Module:
     """Return a network of the registry, channels last, with weights initialised for ReLU, as in TensorFlow."""
     torch.manual_seed(SEED)
-    network = _NETWORKS[name](MODELS[name].classes)
+    network = NETWORKS[name](MODELS[name].classes)
     for parameter, weight in network.named_parameters():
         if weight.ndim > 1:
             spread = math.sqrt(2 / math.prod(weight.shape[1:]))
@@ -75,7 +76,7 @@ def flops(config: BenchConfig) -> int:
     model = MODELS[config.model]
     height, width, channels = model.shape
     with torch.device("meta"), FlopCounterMode(display=False) as counter:  # no memory, no arithmetic
-        network = _NETWORKS[config.model](model.classes)
+        network = NETWORKS[config.model](model.classes)
         with torch.set_grad_enabled(not config.forward_only):
             logits = network(torch.empty(1, channels, height, width))
             if not config.forward_only:
@@ -85,6 +86,8 @@ def flops(config: BenchConfig) -> int:
 
 def measure(config: BenchConfig) -> None:
     """Build the network, warm up and time the steps; print the result, and write it if requested."""
+    if config.model not in NETWORKS:
+        raise LabError(f"--framework=pytorch supports the models {', '.join(NETWORKS)}.")
     if config.num_intra_threads:
         torch.set_num_threads(config.num_intra_threads)
     if config.num_inter_threads:

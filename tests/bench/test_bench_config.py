@@ -39,7 +39,6 @@ def test_the_command_of_2018_is_understood():
         ("--model=mnist --data_name=imagenet", "--model=mnist needs --data_name=mnist, not imagenet"),
         ("--json no/such/folder/x.json", "no folder no/such/folder to write x.json to"),
         ("--nomkl --data_format=NCHW", "NCHW needs oneDNN"),
-        ("--framework=pytorch --model=inception3", "--framework=pytorch supports the models resnet50, "),
         ("--framework=pytorch --optimizer=rmsprop", "doesn't support --optimizer"),
         ("--framework=pytorch --trace_file=trace.json", "doesn't support --trace_file"),
         ("--torch_compile", "--torch_compile needs --framework=pytorch"),

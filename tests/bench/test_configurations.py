@@ -27,11 +27,13 @@ def test_threads_are_the_machines_physical_cores(known):
     for name in ("openmp", "torch"):
         assert known[f"{name}-threads"].env["OMP_NUM_THREADS"] == 18
         assert "OMP_NUM_THREADS" not in known[name].env
-    assert known["torch-threads"].env["LD_PRELOAD"].name == "libiomp5.so"
+    assert known["torch-threads"].env == {"OMP_NUM_THREADS": 18}
 
 
 ADDED = {
     "compile": {"flags": ("--torch_compile",)},
+    "spin": {"env": {"OMP_WAIT_POLICY": "active"}},
+    "sleep": {"env": {"OMP_WAIT_POLICY": "passive"}},
     "bf16": {"flags": ("--use_fp16",)},
     "fused": {"flags": ("--fused_shortcuts",)},
     "xla": {"flags": ("--xla_compile",)},
@@ -60,7 +62,8 @@ def test_suffixes_have_a_fixed_order_and_fit_the_framework(known):
         suffixes = name.split("-")[1:]
         assert suffixes == sorted(suffixes, key=order.index)
         torch = name.startswith("torch")
-        assert not {"compile"} & set(suffixes) or torch
+        assert not {"compile", "intel", "spin", "sleep"} & set(suffixes) or torch
+        assert not {"spin", "sleep"} <= set(suffixes)
         assert not {"fused", "xla"} & set(suffixes) or not torch
     assert {"onednn-threads-bf16-fused-huge", "torch-compile-threads-bf16-huge-interleave", "onednn-xla"} <= set(known)
 
@@ -72,7 +75,7 @@ def test_the_command_can_be_typed_in_a_shell():
         "numactl --interleave=all env/openmp/.venv/bin/python -m labkit.bench "
         "--num_intra_threads=2 --num_inter_threads=1 --model=mnist"
     )
-    assert "LD_PRELOAD=env/torch/packages/lib/libiomp5.so " in known["torch-threads"].command()
+    assert "LD_PRELOAD=env/torch/packages/lib/libiomp5.so " in known["torch-intel"].command()
 
 
 def synthetic_rates(monkeypatch, rates, others=0.0):
@@ -155,7 +158,7 @@ def test_missing_optional_software_is_reported_with_a_remedy(monkeypatch, known,
     assert known["torch"].missing == ""
     monkeypatch.setattr(configurations.platform, "machine", lambda: "aarch64")
     assert known["torch"].missing == ""
-    assert known["torch-threads"].missing == "there is no package of Intel's OpenMP for Arm"
+    assert known["torch-intel"].missing == "there is no package of Intel's OpenMP for Arm"
     assert "for torch.compile, there is no compiler no-such-compiler. To install" in known["torch-compile"].missing
 
 

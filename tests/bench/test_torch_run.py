@@ -101,14 +101,21 @@ print(json.dumps([step(images, labels).item() for _ in range(4)]))
     assert json.loads(in_torch(script)) == pytest.approx(losses, rel=1e-3)
 
 
-def test_the_threads_configuration_runs_intels_openmp():
-    threads = configurations.known()["torch-threads"]
-    shown = configurations.replace(threads, env={**threads.env, "KMP_SETTINGS": 1})
-    assert any("KMP_BLOCKTIME=1" in line for line in configurations.run(shown, *SMALL))
-    plain = configurations.replace(configurations.known()["torch"], env={"KMP_SETTINGS": 1})
-    assert not any("KMP_BLOCKTIME" in line for line in configurations.run(plain, *SMALL)), (
-        "GNU OpenMP has no such setting"
-    )
+@pytest.mark.parametrize(
+    ("name", "library", "settings", "policy"),
+    [
+        ("torch-sleep", "libgomp", {"OMP_DISPLAY_ENV": "verbose"}, "GOMP_SPINCOUNT = '0'"),
+        ("torch-intel-spin", "libiomp5", {"KMP_SETTINGS": 1}, "KMP_LIBRARY=turnaround"),
+    ],
+)
+def test_a_configuration_names_its_openmp_and_sets_whether_threads_spin(name, library, settings, policy):
+    configuration = configurations.known()[name]
+    if reason := configuration.missing:
+        pytest.skip(reason)
+    shown = configurations.replace(configuration, env={**configuration.env, **settings})
+    lines = configurations.run(shown, *SMALL)
+    assert any(line.startswith("OpenMP:") and library in line for line in lines)
+    assert any(policy in line for line in lines)
 
 
 def test_tensorflow_is_not_imported():
