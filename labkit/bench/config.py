@@ -24,9 +24,8 @@ CONFIG = (
     "GNU's), -spin or -sleep (torch, waiting threads), -bf16, -fused and -xla (TensorFlow), -huge (2 MB pages), "
     "-interleave (over NUMA nodes); or all, from default to fast"
 )
-TORCH_MODELS = ("resnet50", "resnet50_v1.5", "resnet101", "mnist")
 _TENSORFLOW_ONLY = (
-    *("optimizer", "variable_update", "data_format", "fused_batch_norm", "fused_shortcuts", "xla_compile", "mkl"),
+    *("optimizer", "variable_update", "fused_batch_norm", "fused_shortcuts", "xla_compile", "mkl"),
     "trace_file",
 )
 
@@ -84,8 +83,6 @@ class BenchConfig:
         if self.data_format == "NCHW" and self.mkl is False:
             raise LabError("--data_format=NCHW needs oneDNN: on a CPU, TensorFlow's own kernels support only NHWC.")
         if self.framework == "pytorch":
-            if self.model not in TORCH_MODELS:
-                raise LabError(f"--framework=pytorch supports the models {', '.join(TORCH_MODELS)}.")
             set_flags = (name for name in _TENSORFLOW_ONLY if getattr(self, name) != getattr(BenchConfig, name))
             if unsupported := next(set_flags, ""):
                 raise LabError(f"--framework=pytorch doesn't support --{unsupported}.")

@@ -16,6 +16,7 @@ from labkit.models.registry import MODELS
 from labkit.system.errors import LabError
 
 SEED = 1234  # of the weights
+LAYOUTS = {"NHWC": torch.channels_last, "NCHW": torch.contiguous_format}
 NETWORKS: dict[str, Callable[[int], nn.Module]] = {
     "resnet50": functools.partial(torch_networks.resnet, (3, 4, 6, 3)),
     "resnet50_v1.5": functools.partial(torch_networks.resnet, (3, 4, 6, 3), stride_in_3x3=True),
@@ -52,8 +53,8 @@ def make_step(network: nn.Module, config: BenchConfig) -> Callable[[torch.Tensor
     return torch.no_grad()(step) if config.forward_only else step
 
 
-def make_network(name: str) -> nn.Module:
-    """Return a network of the registry, channels last, with weights initialised for ReLU, as in TensorFlow."""
+def make_network(name: str, data_format: str = "NHWC") -> nn.Module:
+    """Return a network of the registry in this layout, with weights initialised for ReLU, as in TensorFlow."""
     torch.manual_seed(SEED)
     network = NETWORKS[name](MODELS[name].classes)
     for parameter, weight in network.named_parameters():
@@ -62,13 +63,13 @@ def make_network(name: str) -> nn.Module:
             nn.init.trunc_normal_(weight, std=spread, a=-2 * spread, b=2 * spread)
         elif parameter.endswith("bias"):
             nn.init.zeros_(weight)
-    return network.to(memory_format=torch.channels_last)
+    return network.to(memory_format=LAYOUTS[data_format])
 
 
 def make_batch(config: BenchConfig) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the same images and labels as in TensorFlow."""
     images, labels = map(torch.from_numpy, synthetic_arrays(MODELS[config.model], config.batch_size))
-    return images.permute(0, 3, 1, 2), labels.long()  # the channels stay last in memory
+    return images.permute(0, 3, 1, 2).contiguous(memory_format=LAYOUTS[config.data_format]), labels.long()
 
 
 def flops(config: BenchConfig) -> int:
@@ -93,7 +94,7 @@ def measure(config: BenchConfig) -> None:
     if config.num_inter_threads:
         torch.set_num_interop_threads(config.num_inter_threads)
     run = timing.Run(config, "PyTorch", torch.__version__)
-    network = make_network(config.model)
+    network = make_network(config.model, config.data_format)
     images, labels = make_batch(config)
     step = make_step(network, config)
     if config.torch_compile:

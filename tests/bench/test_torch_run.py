@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 
 from labkit.bench import configurations
-from labkit.bench.config import LEARNING_RATE, TORCH_MODELS, WEIGHT_DECAY
+from labkit.bench.config import LEARNING_RATE, WEIGHT_DECAY
 from labkit.bench.steps import make_train_step
 from labkit.data.synthetic_batch import synthetic_batches
 from labkit.models.networks import Network
 from labkit.system import processes
+from labkit.system.errors import LabError
 
 pytestmark = pytest.mark.usefixtures("pytorch_is_here")
 
@@ -33,19 +34,41 @@ def in_torch(script: str) -> str:
     return done.lines[-1]
 
 
-@pytest.mark.parametrize("model", TORCH_MODELS)
-def test_the_networks_match_tensorflows(model):
+def test_the_networks_match_tensorflows():
     script = """
 import json
 from labkit.bench.config import BenchConfig
-config, forward = (BenchConfig(model=%r, forward_only=only) for only in (False, True))
-shapes = [sorted(weight.shape) for weight in torch_run.make_network(config.model).parameters()]
-print(json.dumps([torch_run.flops(config), torch_run.flops(forward), sorted(shapes)]))
+networks = {}
+for name in torch_run.NETWORKS:
+    flops = [torch_run.flops(BenchConfig(model=name, forward_only=only)) for only in (False, True)]
+    networks[name] = flops, sorted(sorted(weight.shape) for weight in torch_run.make_network(name).parameters())
+print(json.dumps(networks))
 """
-    training, forward, shapes = json.loads(in_torch(script % model))
-    network = Network(model)
-    assert shapes == sorted(sorted(weight.shape) for weight in network.weights)
-    assert (training, forward) == (network.flops_training, network.flops)
+    networks = json.loads(in_torch(script))
+    assert "resnet50" in networks
+    for name, (flops, shapes) in networks.items():
+        network = Network(name)
+        assert shapes == sorted(sorted(weight.shape) for weight in network.weights)
+        assert flops == [network.flops_training, network.flops]
+
+
+def test_the_layout_changes_the_images_and_not_the_losses():
+    first, last = bench("torch", "--data_format=NCHW"), bench("torch")
+    assert first["losses"] == pytest.approx(last["losses"], rel=1e-3)
+    script = """
+from labkit.bench.config import BenchConfig
+for layout in ("NHWC", "NCHW"):
+    images, labels = torch_run.make_batch(BenchConfig(model="resnet50", batch_size=2, data_format=layout))
+    assert images.is_contiguous() == (layout == "NCHW")
+    assert images.is_contiguous(memory_format=torch.channels_last) == (layout == "NHWC")
+print("both")
+"""
+    assert in_torch(script) == "both"
+
+
+def test_another_network_is_a_one_line_error():
+    with pytest.raises(LabError, match=r"--framework=pytorch supports the models resnet50, .*mnist\."):
+        bench("torch", "--model=inception3")
 
 
 def test_a_small_resnet_learns_in_both_precisions():
