@@ -75,6 +75,7 @@ def test_built_in_test_digits_do_not_depend_on_the_training_digits(folder, regis
     assert np.array_equal(load_digits(100, 50, **place).x_test, load_digits(900, 50, **place).x_test)
 
 
+@pytest.mark.slow
 def test_built_in_digits_can_be_learnt_but_not_by_looking_at_single_pixels(folder, registry):
     from sklearn.neighbors import NearestCentroid
 
@@ -93,6 +94,7 @@ def test_built_in_digits_are_limited_to_the_size_of_mnist(folder, registry):
 # --- 5,000 of MNIST's digits ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_real_digits_are_each_in_one_part_balanced_and_shuffled(folder, registry):
     data = load_digits(folder=folder, registry=registry, real=True)
     assert (data.x_train.shape, data.x_test.shape) == ((4000, 28, 28, 1), (1000, 28, 28, 1))
@@ -107,6 +109,7 @@ def test_real_digits_are_each_in_one_part_balanced_and_shuffled(folder, registry
     assert np.array_equal(again.x_train, data.x_train)
 
 
+@pytest.mark.slow
 def test_more_digits_than_there_are_real_ones_are_variants(folder, registry):
     place = {"folder": folder, "registry": registry, "real": True}
     few, many = load_digits(300, 50, **place), load_digits(4500, 50, **place)

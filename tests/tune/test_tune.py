@@ -50,7 +50,7 @@ def test_a_small_space_is_tried_completely_and_no_point_twice():
     assert best(trials).settings == TOP
 
 
-@pytest.mark.parametrize("sampler", ["gp", "tpe", "random"])
+@pytest.mark.parametrize("sampler", [pytest.param("gp", marks=pytest.mark.slow), "tpe", "random"])
 def test_equal_seeds_give_equal_searches(sampler):
     first, same, other = (search(GRID, speed, 15, seed=seed, sampler=sampler) for seed in (3, 3, 4))
     assert [trial.settings for trial in first] == [trial.settings for trial in same]
@@ -123,6 +123,7 @@ def test_budget_in_minutes():
     assert 1 <= len(trials) < 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", [0, 7])
 def test_an_interrupted_search_resumes_with_its_trials(at):
     study = optuna.create_study(direction="maximize")

@@ -136,6 +136,7 @@ class TestStart:
         assert hub.stop()
         assert not hub.folder.exists()
 
+    @pytest.mark.slow
     def test_a_failing_jupyterhub_is_reported_with_the_logs_last_lines(self, tmp_path, monkeypatch):
         config = tmp_path / "config.py"
         config.write_text("raise SystemExit('lab: a reason')")
