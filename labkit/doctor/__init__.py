@@ -6,10 +6,10 @@ import lazy_loader
 
 if TYPE_CHECKING:
     from labkit.doctor.checks import examine
-    from labkit.doctor.view import as_text, render
+    from labkit.doctor.view import as_text, render, summary
 
-__all__ = ["as_text", "examine", "render"]
+__all__ = ["as_text", "examine", "render", "summary"]
 
 __getattr__, __dir__, _ = lazy_loader.attach(
-    __name__, submod_attrs={"checks": ["examine"], "view": ["as_text", "render"]}
+    __name__, submod_attrs={"checks": ["examine"], "view": ["as_text", "render", "summary"]}
 )

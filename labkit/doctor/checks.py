@@ -16,7 +16,16 @@ from typing import Any, Literal, NamedTuple
 
 from labkit.data import mnist
 from labkit.display import onednn
-from labkit.doctor.probes import ProbeResult, shadowing_mpi, try_command, try_network, try_python, try_ranks, try_slurm
+from labkit.doctor.probes import (
+    ProbeResult,
+    shadowing_mpi,
+    try_command,
+    try_network,
+    try_python,
+    try_ranks,
+    try_slurm,
+    two_cores_vs_one,
+)
 from labkit.exercises import catalogue
 from labkit.exercises.catalogue import LabInfo
 from labkit.mpi import torch_ranks
@@ -54,6 +63,11 @@ SPEED_UP = (
     f"{MEASURE_AGAIN}; if it is still slow, check power saving (a laptop's plug and profile), other VMs on the same "
     "host (`st` in `top`), and the container's or job's limits on cores"
 )
+ONE_CORE = (
+    "close other programs and run the doctor again; in a virtual machine, the two CPUs may be hardware threads of one "
+    "core: choose a type with whole cores"
+)
+SEPARATE_CORES = 1.4  # two cores together are nearly 2× as fast as one, two hardware threads of one core hardly faster
 # Errors caused by a missing or damaged package file or kernel.
 _MISSING = re.compile(
     "No .* named|cannot import name|has not been built|cannot open shared|undefined symbol|too short|ELF|not in this "
@@ -166,11 +180,18 @@ def _python(facts: Facts, version: str) -> Judgement:
     return "ok", seen, ""
 
 
-def _cores(facts: Facts, _: None) -> Judgement:
-    cores, quota, usable = len(facts.machine.cores), facts.machine.quota, facts.machine.usable_cores
+def _cores(facts: Facts, gain: float | None) -> Judgement:
+    machine = facts.machine
+    cores, quota, usable = len(machine.cores), machine.quota, machine.usable_cores
+    cpus = sum(map(len, machine.cores))
     limit = f" of {cores}: the CPU quota is {quota:g}" if quota is not None and quota < cores else ""
-    if unequal := facts.machine.unequal_cores:
+    if cpus > cores:
+        limit += f"; {cpus} CPUs are their hardware threads, which share the arithmetic units of a core"
+    if unequal := machine.unequal_cores:
         limit += f"; {unequal} more, faster or slower (P and E cores), are unused, as comparing ranks needs equal cores"
+    if gain is not None and gain < SEPARATE_CORES:
+        seen = f"{usable} usable{limit}; but two of them together reach only {gain:.1f}× one, so no speed-up reaches 2×"
+        return "warn", seen, ONE_CORE
     if usable > 1:
         return "ok", f"{usable} usable{limit}", ""
     seen = f"1 usable{limit}; more ranks or threads can't speed anything up"
@@ -368,7 +389,7 @@ def _data(facts: Facts, data: Sequence[mnist.FileStatus] | str) -> Judgement:
 
 CHECKS = (
     Check("system", "machine", _system, lambda: f"{platform.system()} {platform.machine()}", all_labs=True),
-    Check("cores", "machine", _cores),
+    Check("cores", "machine", _cores, two_cores_vs_one),
     Check("memory", "machine", _memory),
     Check("disk", "machine", _disk, lambda: shutil.disk_usage(ROOT).free, all_labs=True),
     Check("NUMA", "machine", _numa),

@@ -2,17 +2,21 @@
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from labkit.mpi.launch import run_ranks
+from labkit.roofline import together
 from labkit.slurm import cluster
-from labkit.system import processes
+from labkit.system import load, processes
+from labkit.system.cores import usable_machine
 from labkit.system.errors import LabError
 from labkit.testbed import obstacle
 
 SCRIPTS = Path(__file__).with_name("scripts")
 PROBE_TIMEOUT_S = 120.0  # the first import of TensorFlow from a network disk can take a minute
+PAIR_SIZE, PAIR_CALLS = 256, 40  # matmuls of 256×256 stay in a core's caches; 40 take about 10 ms
 ERROR_LINES = 3  # number of a failed probe's last lines to show
 
 
@@ -49,6 +53,27 @@ def try_ranks(script: str | Path, timeout: float = PROBE_TIMEOUT_S) -> ProbeResu
     except LabError as error:
         return ProbeResult(error=_last_lines(str(error)))
     return ProbeResult(next(line for line in run.lines[0] if "sums correctly" in line))
+
+
+def two_cores_vs_one() -> float | None:
+    """Return the speed of two cores relative to one, from small matmuls; None if that can't be measured.
+
+    A virtual machine may show two hardware threads of one core as two cores.
+    """
+    machine = usable_machine()
+    if machine.quota is not None or machine.usable_cores < 2:
+        return None
+    import numpy as np
+    from threadpoolctl import threadpool_limits
+
+    def matmuls(place: int) -> together.Runs:
+        a = np.ones((PAIR_SIZE, PAIR_SIZE), np.float32)
+        return {"": lambda: [a @ a for _ in range(PAIR_CALLS)]}
+
+    with threadpool_limits(1), load.observe() as others:
+        teams = [together.Team(replace(machine, cores=machine.cores[:n]), matmuls) for n in (1, 2)]
+        one, two = (min(team.seconds("") for _ in range(together.ROUNDS)) for team in teams)
+    return None if others.busy else 2 * one / two
 
 
 def try_network() -> ProbeResult:

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from labkit.doctor.checks import CHECKS, GIB, Report
+from labkit.doctor.checks import CHECKS, GIB, NOT_TRIED, Report
 from labkit.system.terminal import plain_table
 from labkit.system.words import plural
 
@@ -51,6 +51,23 @@ def render(report: Report, console: Console, short: bool = False) -> None:
         console.print(labs)
     if ready := len(report.verdicts) - labs.row_count:
         console.print(f"{plural(ready, 'other lab')} can run." if labs.row_count else "All labs can run.")
+
+
+def summary(report: Report) -> str:
+    """Return the verdict in three lines: the machine, what needs attention or was not tried, and the labs."""
+    machine = report.machine
+    cores, isa = (next(each.seen for each in report.findings if each.name == name) for name in ("cores", "ISA"))
+    untried = [each.name for each in report.findings if each.seen == NOT_TRIED.error]
+    attention = [each.name for each in report.findings if each.status != "ok" and each.name not in untried]
+    labs: dict[str, list[str]] = {"can run": [], "check first": [], "can't run": []}
+    for verdict in report.verdicts:
+        limited = any(finding.name in attention for finding in verdict.because)
+        labs["can't run" if verdict.status == "fail" else "check first" if limited else "can run"].append(verdict.lab)
+    told = f"Needs attention (./lab doctor): {', '.join(attention)}." if attention else "Nothing needs attention."
+    later = f" Not tried yet: {', '.join(untried)}." if untried else ""
+    by_verdict = (f"{words} {', '.join(lab[:2] for lab in some)}" for words, some in labs.items() if some)
+    first = f"{machine.model}: cores {cores}; {isa}; {machine.memory / GIB:.1f} GiB of memory."
+    return "\n".join([first, told + later, f"Labs: {'; '.join(by_verdict)}."])
 
 
 def as_text(report: Report) -> str:

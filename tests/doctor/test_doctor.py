@@ -1,5 +1,6 @@
 """Tests of the doctor: its verdicts on synthetic machines, and its probes on this one."""
 
+import contextlib
 import dataclasses
 import io
 import json
@@ -120,6 +121,7 @@ def with_free_memory(gib: float, free: float):
 
 
 P_AND_E = dataclasses.replace(machine(cores=6, smt=2), unequal_cores=8)
+ONE_CORE = machine(cores=1, smt=2)
 NEON = ("NEON", "DotProd", "SVE")
 TWO_NODES = machine(cores=8, numa=2)
 FORBIDDEN = failed("failed\nset_mempolicy: Operation not permitted")
@@ -140,7 +142,12 @@ CASES = [
     case("cores", "warn", "1 usable;", "-c 2", "warn warn", machine=machine(cores=1)),
     case("cores", "warn", "8: the CPU quota is 1.5;", "quota", "warn warn", machine=machine(cores=8, quota=1.5)),
     case("cores", "ok", "2 usable of 8: the CPU quota is 2.5", machine=machine(cores=8, quota=2.5)),
-    case("cores", "ok", "6 usable; 8 more, faster or slower (P and E cores), are unused", machine=P_AND_E),
+    case("cores", "ok", "4 usable; 8 CPUs are their hardware threads", machine=machine(cores=4, smt=2)),
+    case("cores", "warn", "1 usable; 2 CPUs are their hardware threads", "-c 2", "warn warn", machine=ONE_CORE),
+    case("cores", "warn", "together reach only 1.0× one", "whole cores", "warn warn", cores=1.04),
+    case("cores", "ok", "2 usable", cores=1.9),
+    case("cores", "ok", "6 usable; 12 CPUs are their hardware threads, which share", machine=P_AND_E),
+    case("cores", "ok", "of a core; 8 more, faster or slower (P and E cores), are unused", machine=P_AND_E),
     case("NUMA", "ok", "2 nodes, 4 + 4 CPUs", machine=TWO_NODES),
     case("ISA", "ok", "AVX2, AVX-512, VNNI, BF16, AMX"),
     case("ISA", "ok", "AVX2; no AVX-512, VNNI, BF16, AMX", machine=machine(isa=AVX2)),
@@ -160,9 +167,9 @@ CASES = [
     case("speed", "warn", "at least 70% is usual", "power saving", speed=synthetic_limits(690, 1000)),
     case("speed", "warn", "other work", "`./lab roofline --again` while", speed=synthetic_limits(900, 1000, BUSY)),
     case("speed", "ok", "C compiler", speed=synthetic_limits(900, None)),
-    case("TensorFlow", "fail", "SIGILL", "with AVX2", "ok fail", machine=machine(isa=()), TensorFlow=SIGILL),
-    case("TensorFlow", "fail", "x.so", REBUILD, "ok fail", TensorFlow=failed("x.so: cannot open shared object")),
-    case("TensorFlow", "warn", "oneDNN is disabled", "report it", "ok warn", TensorFlow=ProbeResult(ONEDNN_OFF)),
+    case("TensorFlow", "fail", "SIGILL", "with AVX2", "fail fail", machine=machine(isa=()), TensorFlow=SIGILL),
+    case("TensorFlow", "fail", "x.so", REBUILD, "fail fail", TensorFlow=failed("x.so: cannot open shared object")),
+    case("TensorFlow", "warn", "oneDNN is disabled", "report it", "warn warn", TensorFlow=ProbeResult(ONEDNN_OFF)),
     case("TensorFlow", "ok", "2.21.0 with oneDNN 3.7.3, threadpool runtime, Intel AVX-512 with Intel DL"),
     case("Horovod", "fail", "not been built", REBUILD, "ok fail", Horovod=failed("it has not been built")),
     case("Horovod", "fail", "SIGKILL", "4 GiB", "ok fail", Horovod=failed("Rank 1 was killed by SIGKILL")),
@@ -344,7 +351,7 @@ def test_the_report_is_readable_at_80_columns_without_colour():
     assert "\x1b" not in plain
     words = " ".join(plain.split())
     assert "fail data data/mnist.npz is damaged" in words
-    assert "00 · Welcome can run, but check: cores, MPI" in words
+    assert "00 · Welcome: how fast is your machine? can run, but check: cores, MPI" in words
     assert "07 · Horovod on an MNIST CNN cannot run: data" in words
     assert plain.count(DAMAGED.fix) == 1  # next to its check, not with each lab
     assert "labs can run" not in plain
@@ -477,6 +484,31 @@ def test_a_quick_check_runs_no_probe_and_says_so(monkeypatch):
     assert untried == {check.name for check in CHECKS if check.cost}
     assert {finding(report, name).status for name in untried} == {"warn"}
     assert "`./lab doctor` tries it" in fixes(report, "00")
+
+
+def test_a_summary_has_three_lines():
+    damaged = {"daal4py": failed("Rank 0"), "numactl": None, "machine": machine(cores=8, numa=2)}
+    untried = {check.name: checks.NOT_TRIED for check in CHECKS if check.cost == "seconds"}
+    machine_line, attention, labs = view.summary(judged(LABS, **untried | damaged)).splitlines()
+    assert machine_line.endswith(": cores 8 usable; AVX2, AVX-512, VNNI, BF16, AMX; 16.0 GiB of memory.")
+    assert attention == (
+        "Needs attention (./lab doctor): numactl, daal4py. Not tried yet: JupyterLab, kernel, TensorFlow, OpenVINO."
+    )
+    assert labs == "Labs: can run 00, 01, 02, 04, 05, 06, 07, 08, 10, 11; check first 03; can't run 09."
+    assert view.summary(judged()).splitlines()[1:] == ["Nothing needs attention.", "Labs: can run 00, 07."]
+
+
+def test_two_cores_are_compared_with_one_on_an_idle_machine_without_a_quota(monkeypatch):
+    two = machine(cores=2)
+    monkeypatch.setattr(probes, "usable_machine", lambda: two)
+    monkeypatch.setattr(probes.load, "observe", lambda: contextlib.nullcontext(Contention()))
+    monkeypatch.setattr(probes.together.Team, "__init__", lambda team, machine, prepare: vars(team).update(m=machine))
+    monkeypatch.setattr(probes.together.Team, "seconds", lambda team, name: {1: 1.0, 2: 1.25}[len(team.m.cores)])
+    assert probes.two_cores_vs_one() == 1.6
+    monkeypatch.setattr(probes.load, "observe", lambda: contextlib.nullcontext(BUSY))
+    assert probes.two_cores_vs_one() is None
+    two = machine(cores=2, quota=2)
+    assert probes.two_cores_vs_one() is None
 
 
 @pytest.mark.slow
