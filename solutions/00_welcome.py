@@ -3,34 +3,39 @@
 #   jupytext:
 #     text_representation: {extension: .py, format_name: percent}
 #   lab:
-#     goal: check your machine, pass an exercise, start two ranks
-#     needs: [MPI]
-#     better_with: [cores]
+#     goal: make one matmul thousands of times faster, and find your machine's limit
+#     needs: [MPI, TensorFlow]
+#     better_with: [cores, compiler]
 # ---
 
 # %% [markdown]
-# # 00 · Welcome
+# # 00 · Welcome: how fast is your machine?
 #
-# **You will learn** whether your machine is ready, how exercises work, and how two processes exchange numbers.
+# **You will** take one matrix multiplication (*matmul*) from plain Python to all cores and 16 bits, which is thousands
+# of times faster; find out how far the limit of your machine still is; and share the work between two processes. A
+# network spends most of its time in matmuls.
 #
-# **Why deep learning on CPUs?** Large networks are mostly trained on GPUs. CPUs do much of the other work:
+# **Why deep learning on CPUs?** Large networks are mostly trained on GPUs. CPUs do much of the other work, and more of
+# it each year:
 #
-# - [**Inference**](../docs/glossary.md#inference) (using a trained network): every server has a CPU, and often
-#   too few requests arrive at once to fill a GPU.
-# - The input pipeline: even when a GPU trains, CPUs read, decode and augment the data.
-# - Classic machine learning, such as clustering (lab 09).
-# - Work that needs a lot of memory: a server can have far more than a GPU.
-# - Training on machines you already own: a cluster without GPUs, or its idle nodes (lab 08).
-#
-# Speed on a CPU depends on settings: which library computes, on how many threads, with how many bits. The labs measure
-# what each is worth on *your* machine.
+# - **Memory.** One server can hold models that fill eight GPUs. Two Xeon 6 CPUs wrote a token of DeepSeek-R1, which has
+#   671 billion parameters, every 68 ms ([LMSYS, 2025](https://lmsys.org/blog/2025-07-14-intel-xeon-optimization)).
+# - **Progress.** Intel's servers of 2024 reach up to 15 times the ResNet-50 inference of those of 2021
+#   ([MLPerf 4.1](https://it-online.co.za/2024/09/02/intel-raises-the-bar-for-ai-performance-on-xeon-processors)).
+# - **Machines that you already have.** 2,048 Xeon Phi CPUs trained ResNet-50 in 20 minutes
+#   ([You et al., 2017](https://arxiv.org/abs/1709.05011)).
+# - **Classic machine learning.** K-Means took 7.4 s instead of 192.1 s with a faster library ([scikit-learn-intelex's
+#   notebook](https://github.com/uxlfoundation/scikit-learn-intelex/blob/main/examples/notebooks/kmeans.ipynb)).
+# - **Settings decide.** The same 18 cores trained ResNet-50 at 5.48 or at 33.62 images/s in a published comparison,
+#   which lab 03 explains.
 #
 # **Time** {minutes}
 #
 # **Connects to** every other lab.
 #
 # Each lab is a notebook: a column of cells. Click a cell and press **Shift + Enter**: it runs, and the next one is
-# selected. Work from top to bottom. If a cell hangs, press **■** in the toolbar. You lose nothing. If one says
+# selected. Work from top to bottom. If a cell hangs, press **■** in the toolbar; you lose nothing. If even that does
+# nothing, choose *Restart Kernel* from the *Kernel* menu, and run the lab again from the top. If a cell says
 # `No module named 'labkit'`, click the kernel's name at the top right and choose **CPU labs**.
 
 # %% tags=["parameters"]
@@ -40,49 +45,52 @@ QUICK = False  # small runs, as the tests make them
 from labkit.exercises import open_lab
 
 check, results, machine, work = open_lab("00", globals())
+cores = machine.usable_cores
 
 # %%
+import time
 from pathlib import Path
 
 import matplotlib.pyplot as plt
+import numpy as np
+from threadpoolctl import threadpool_limits
 
 from labkit.display import plots
-from labkit.display.measured import Measured
-from labkit.doctor import as_text, examine
+from labkit.doctor import as_text, examine, summary
+from labkit.measure import alternate, compare, per_second, record, recorded, share
 from labkit.mpi import run_ranks
+from labkit.roofline import peaks
 from labkit_classroom import join
 
+# %%
+N = 256 if QUICK else 2048 if cores <= 8 else 4096  # the matrices are N×N
+CORNER = 8 if QUICK else 32  # pure Python computes CORNER×CORNER of the results
+ROUNDS = 2 if QUICK else 9
+RANK_SIZES = (128, 256) if QUICK else (256, 2048)  # of the ranks' matrices, section 5
+GFLOP = 2 * N**3 / 1e9  # N×N results, each of N multiplications and N additions
+
 # %% [markdown]
-# ## 1 · Is this machine ready? {read 3, wait 0.4}
+# ## 1 · Is this machine ready? {read 2.5, wait 0.1}
 #
-# The doctor looks at the processor, the memory, TensorFlow and its oneDNN library. It also lets two processes exchange
-# numbers through Horovod and daal4py, which takes about half a minute. It prints only what needs attention;
-# `./lab doctor` in a terminal prints every check.
+# The doctor prints three lines: the machine, what needs attention, and which labs can run. Its longer tests follow at
+# the end of this lab.
 
 # %%
-print(as_text(examine(quick=QUICK)))
+print(summary(examine(quick=True)))
 
 # %% [markdown]
-# The last lines name any labs that cannot run here or lack something. Each `fix:` line says what to do.
-#
-# Three facts matter in every lab:
+# Two facts matter in every lab:
 #
 # - The number of [**cores**](../docs/glossary.md#core) that you can really use. A machine may have 64 cores and give
-#   this notebook only 4. Two **hardware threads** of one core share its arithmetic units, so they count as one core.
-# - The [**instruction sets**](../docs/glossary.md#instruction-set). [**AVX-512**](../docs/glossary.md#avx-512)
-#   processes 16 single-precision numbers at a time, **AVX2** processes 8. BF16, [**VNNI**](../docs/glossary.md#vnni)
-#   and [**AMX**](../docs/glossary.md#amx) compute with fewer bits per number (lab 04).
-# - **oneDNN**, the library that TensorFlow uses for most layers on CPUs (lab 02).
-
-# %% [markdown]
-# ### In a room with an instructor
+#   this notebook only 4. Two *hardware threads* of one core share its arithmetic units, so they count as one core. Some
+#   virtual machines show them as two cores; the doctor compares two with one.
+# - The [**instruction sets**](../docs/glossary.md#instruction-set), such as [AVX-512](../docs/glossary.md#avx-512). The
+#   glossary has a table of the CPUs that have each.
 #
-# Working alone? Skip this. Your instructor may show the address and code of a **board**. It shows how many people have
-# passed each exercise, and who needs help. Nothing is sent unless you join: enter both in the next cell and run it. It
-# prints everything that will ever be sent. `SEAT` tells the instructor where you are.
-#
-# To raise your hand, or to lower it, run `./lab hand` in a terminal (File, New, Terminal), or in a cell:
-# `from labkit_classroom import hand; hand()`. `./lab leave` leaves the board and deletes your data from it.
+# **In a room with an instructor**, enter the address and code of the board, and run the next cell. Nothing is sent
+# unless you join, and the cell prints everything that will ever be sent. `SEAT` tells the instructor where you are. To
+# raise your hand, run `./lab hand` in a terminal (File, New, Terminal). `./lab leave` leaves the board and deletes your
+# data from it. If you work alone, skip the cell.
 
 # %%
 ADDRESS = ""  # such as "http://192.168.1.5:8500"
@@ -93,320 +101,476 @@ if ADDRESS:
     join(ADDRESS, CODE, SEAT)
 
 # %% [markdown]
-# ## 2 · Try an exercise {read 3, do 3}
+# ## 2 · Plain Python, and the limit on paper {read 3.5, do 3.5}
 #
-# An exercise is a function or a script with a gap. The cell below it **checks** what your answer does. Try it first,
-# and read how it works afterwards:
+# A matmul in plain Python has three loops. The cell computes only one corner of the result, as all of it would take too
+# long.
+
+
+# %%
+def python_matmul(a, b):
+    """Multiply two matrices, which are lists of rows."""
+    c = [[0.0] * len(b[0]) for _ in a]
+    for i in range(len(a)):
+        for j in range(len(b[0])):
+            for k in range(len(b)):
+                c[i][j] += a[i][k] * b[k][j]
+    return c
+
+
+a, b = np.random.default_rng(0).random((2, N, N), np.float32)
+rows, columns = a[:CORNER].tolist(), b[:, :CORNER].tolist()
+began = time.perf_counter()
+corner = python_matmul(rows, columns)
+seconds = time.perf_counter() - began
+print(f"Plain Python, {CORNER}×{CORNER} of {N:,}×{N:,} results: {seconds:.2f} s")
+print(f"All of them would take {seconds * (N / CORNER) ** 2 / 60:,.0f} min.")
+print("NumPy computes the same:", np.allclose(corner, (a @ b)[:CORNER, :CORNER], rtol=1e-4))
+
+# %% [markdown]
+# How fast could it be? A core does most of its arithmetic with **FMA** instructions (fused multiply-add), which
+# multiply two registers and add the product to a third. A register has several **lanes** with one number each, and a
+# core starts one or more FMAs in each cycle of its clock. The number of cores, the clock, lanes and FMAs give the
+# *paper peak*. This table is for numbers of 32 bits ([FP32](../docs/glossary.md#fp32)).
 #
-# 1. Run both cells unchanged: the function with its gap, and the check.
-# 2. Replace the two lines `YOUR CODE HERE` and `raise NotImplementedError()` with `return 1`, and run both cells again.
-# 3. Now write the answer that you think is right, and run both until the check passes.
+# | core | lanes | FMAs per cycle |
+# | --- | ---: | ---: |
+# | Intel with AVX2 (from Haswell), AMD Zen 2 and Zen 3 | 8 | 2 |
+# | Intel Xeon with AVX-512 (most models) | 16 | 2 |
+# | AMD Zen 4, whose units have 256 bits | 16 | 1 |
+# | AMD Zen 5 in servers and desktops (in laptops, as Zen 4) | 16 | 2 |
+# | Arm Neoverse N1 and N2, Neoverse V2 | 4 | 2, 4 |
 #
-# ### Exercise 1 · Share out the cores
+# ### Exercise 1 · The paper peak
 #
-# Several [**ranks**](../docs/glossary.md#rank) (processes that work together) run on one machine. Each rank may use
-# several [**threads**](../docs/glossary.md#thread). Write `threads_per_rank(cores, ranks)`. It returns an integer: the
-# largest number of threads per rank with which no two threads share a core. If there are more ranks than cores, each
-# rank has one thread.
+# Write `paper_peak(cores, ghz, lanes, fmas)`. It returns the peak of all cores in GFLOP/s, that is, in 10⁹ operations
+# per second. A multiplication and an addition are two operations. `ghz` is the clock in 10⁹ cycles per second, and
+# `fmas` counts the FMA instructions that a core starts in each cycle.
+#
+# First run both cells unchanged. Then replace the two lines `YOUR CODE HERE` and `raise NotImplementedError()` with
+# your answer, and run both again.
+
+
+# %%
+def paper_peak(cores, ghz, lanes, fmas):
+    """Return the peak of all cores in GFLOP/s."""
+    ### BEGIN SOLUTION
+    return cores * ghz * lanes * fmas * 2
+    ### END SOLUTION
+
+
+# %% tags=["nbval-check-output"]
+paper_peak = check(1, paper_peak)
+
+# %% [markdown]
+# The check looks at what your answer does, not at how you wrote it.
+#
+# - *not attempted*: the two lines are still there.
+# - *not yet*: you see what was expected and what your code returned, or which of your lines failed. A wrong answer gets
+#   a hint; each new attempt gets the next one. For the last hint, which is nearly the answer, run `check.hint(1)` in a
+#   cell of your own.
+# - *passed*: the kit's solution follows, folded, for comparison.
+#
+# Until your answer passes, the lab continues with the solution, so you are never stuck. `./lab reset 00` in a terminal
+# gives you a fresh copy and keeps yours.
+#
+# The next cell enters the numbers of your machine. `lanes` follows from the instruction sets. Look up `fmas` in the
+# table, and change it if necessary. The clock comes from `/proc/cpuinfo`. A real clock isn't constant. Cores speed up
+# while few of them work (turbo), and slow down when they get hot. A virtual machine often reports only a nominal clock,
+# and Arm CPUs report none, for which the cell assumes 2.5 GHz.
+
+# %%
+lanes = 16 if "AVX-512" in machine.isa else 8 if "AVX2" in machine.isa else 4
+fmas = 2  # look yours up in the table
+
+lines = Path("/proc/cpuinfo").read_text().splitlines()
+clocks = [float(line.split(":")[1]) / 1000 for line in lines if line.startswith("cpu MHz")]
+ghz = max(clocks, default=2.5)
+peak = paper_peak(cores, ghz, lanes, fmas)
+print(f"{cores} × {ghz:.2f} GHz × {lanes} lanes × {fmas} FMAs × 2 = {peak:,.0f} GFLOP/s on paper")
+print(f"Plain Python reached {2 * CORNER**2 * N / seconds / 1e9:.3f} GFLOP/s.")
+
+# %% [markdown]
+# ## 3 · NumPy, on one thread and on all cores {read 2.5, wait 0.4}
+#
+# NumPy's `a @ b` calls OpenBLAS, a library in C and assembly language. It computes blocks of the result that fit into
+# registers and caches, and starts a [thread](../docs/glossary.md#thread) on each core. The same measurement also runs
+# nothing but multiply-adds on registers, on all cores. No matmul can be faster, so this is called the *limit*. Without
+# a C compiler, and on Arm, the paper peak stands in for it.
+#
+# <div class="alert alert-block alert-info" style="color: black">
+#
+# **Guess first.** Boxes like this one ask what you expect before you measure it. How many GFLOP/s will NumPy reach on
+# all cores? You know the paper peak. Replace the three dots with a number, or just run the cell. Your guess appears
+# next to the measured figure, in the notebook and in your report.
+#
+# </div>
+
+# %%
+results.guess(1, "NumPy on all cores", ..., unit="GFLOP/s")
+
+
+# %%
+def limit(dtype):
+    """Return the GFLOP/s of multiply-adds on registers, on all cores, or else the paper peak."""
+    wider = 1 if dtype == "float32" else 16 if "AMX" in machine.isa else 2
+    measured = peaks.fastest_instructions(machine.isa).get(dtype, {})
+    return measured.get("speed", paper_peak(cores, ghz, wider * lanes, fmas))
+
+
+def with_threads(threads):
+    """Multiply with a number of NumPy threads."""
+    with threadpool_limits(threads):
+        a @ b
+
+
+python_gflop = 2 * CORNER**2 * N / 1e9
+limit("float32")  # compiles the instructions
+variants = {
+    "plain Python": per_second(lambda: python_matmul(rows, columns), python_gflop),
+    "NumPy, 1 thread": per_second(lambda: with_threads(1), GFLOP),
+    "NumPy, all cores": per_second(lambda: with_threads(cores), GFLOP),
+    "limit": lambda: limit("float32"),
+}
+fp32 = alternate(variants, ROUNDS, "GFLOP/s", "section 3")
+
+# %%
+for name, speed in fp32.items():
+    print(f"{name:17} {speed}")
+gain = compare(fp32["NumPy, all cores"], fp32["plain Python"])
+print(f"\nAll cores vs plain Python: {gain}")
+print("All cores vs 1 thread:", compare(fp32["NumPy, all cores"], fp32["NumPy, 1 thread"]))
+results.compare_guess(1, fp32["NumPy, all cores"])
+
+# %% [markdown]
+# **How to read this.** Each variant ran once per round, in changing order, so a slow phase of the machine affects all
+# of them. A figure is the median of its rounds, with an interval that contains the true median in at least 95% of
+# cases. Ratios are taken within each round. *Faster* means that the interval of the ratio lies above 1. Such verdicts
+# can err: of comparisons between two *equal* variants, 1 in 32 with six rounds, and 1 in 26 with nine, comes out as
+# faster or slower. In a lab with eight comparisons and six rounds, that happens at least once in 22% of labs.
+#
+# **Why were we wrong?** A guess that is off by more than 10% has two possible reasons. The clock isn't the reported
+# one, or the matmul doesn't keep the arithmetic units busy. The limit tells them apart. It runs nothing but FMAs, so
+# its speed divided by the paper peak at 1 GHz is the clock.
+
+# %%
+clock = fp32["limit"].value / paper_peak(cores, 1, lanes, fmas)
+print(f"Clock: {clock:.2f} GHz according to the limit, {ghz:.2f} GHz reported")
+print(f"Paper peak with that clock: {paper_peak(cores, clock, lanes, fmas):,.0f} GFLOP/s")
+reached = share(fp32["NumPy, all cores"], fp32["limit"])
+print(f"NumPy on all cores reaches {reached} of the limit.")
+
+# %% [markdown]
+# Is that clock plausible? Servers run at 2 to 5 GHz, and laptops at up to 6. A clock that is about half or twice the
+# expected one means that `fmas` is wrong. Change it in section 2, and run the cells from there.
+
+# %%
+results.answer(1, "What explains the gap between your guess and the measured speed?", ...)
+
+# %% [markdown]
+# <details><summary>A model answer</summary>
+#
+# It depends on the machine. A virtual machine that reports a nominal clock runs faster than that, so the paper peak is
+# too low by the same factor. A laptop that reports its turbo clock runs slower once all cores are busy, so the paper
+# peak is too high. Some Intel CPUs lower the clock further for AVX-512. The rest is the matmul itself, which usually
+# reaches 80 to 100% of the limit, as some cycles go to loading and storing. Where all cores are hardly faster than one
+# thread, other programs use the cores, or the cores are hardware threads of one core.
+#
+# </details>
+
+# %% [markdown] tags=["instructor"]
+# <div class="alert alert-block alert-warning" style="color: black">
+#
+# **For the instructor.** Ask for cores, clock and the factor between Python and all cores, and write the ranges on the
+# board: they explain later why neighbours measure different speeds. What changes on other machines:
+#
+# - Without a C compiler or AVX2, and on Arm, the limit is the paper peak with the reported clock. Shares above 100%
+#   then mean that the clock is higher than assumed; students enter a better one for `ghz`.
+# - 64 cores with two NUMA nodes: the matrices are 4,096×4,096, and lie in the memory of one node, so all cores reach a
+#   lower share of the limit than on one node.
+# - Zen 4: with `fmas = 2`, the clock comes out at half. Let the students find out why.
+# - P and E cores: only cores of one type count, but NumPy's threads may also run on the others.
+#
+# </div>
+
+# %% [markdown]
+# ## 4 · Half the bits {read 2, wait 0.5}
+#
+# A register holds twice as many numbers of 16 bits as of 32. CPUs with BF16 instructions multiply
+# [bfloat16](../docs/glossary.md#bfloat16) numbers in all these lanes, and CPUs with [AMX](../docs/glossary.md#amx)
+# multiply whole tiles of them. NumPy has no such type, but TensorFlow does. It calls **oneDNN**, the library that
+# computes most layers in this workshop. For a CPU without such instructions, the cell shows figures that were recorded
+# on another machine.
+#
+# <div class="alert alert-block alert-info" style="color: black">
+#
+# **Guess first.** How many times faster is a TensorFlow matmul in 16 bits than in 32?
+#
+# </div>
+
+# %%
+results.guess(2, "16 bits vs 32 bits", ..., unit="×")
+
+# %%
+import tensorflow as tf  # takes some seconds
+
+tf.config.threading.set_intra_op_parallelism_threads(cores)
+
+# %%
+if {"BF16", "AMX"} & {*machine.isa}:
+    x, y = tf.constant(a), tf.constant(b)
+    x16, y16 = tf.cast(x, tf.bfloat16), tf.cast(y, tf.bfloat16)
+    variants = {
+        "TensorFlow, 32 bits": per_second(lambda: tf.matmul(x, y), GFLOP),
+        "TensorFlow, 16 bits": per_second(lambda: tf.matmul(x16, y16), GFLOP),
+        "limit, 16 bits": lambda: limit("bfloat16"),
+    }
+    half = alternate(variants, ROUNDS, "GFLOP/s", "section 4")
+    record("00-half", half, QUICK)
+else:
+    half = recorded("00-half").figures
+
+# %%
+for name, speed in half.items():
+    print(f"{name:23} {speed}")
+halved = compare(half["TensorFlow, 16 bits"], half["TensorFlow, 32 bits"])
+print(f"\n16 bits vs 32, TensorFlow: {halved}")
+print(f"Share of the 16-bit limit: {share(half['TensorFlow, 16 bits'], half['limit, 16 bits'])}")
+results.compare_guess(2, halved)
+
+# %% [markdown]
+# The picture shows the whole way. Each step of the axis is a factor of 10.
+
+# %% jupyter={"source_hidden": true}
+way = {
+    "plain\nPython": fp32["plain Python"],
+    "NumPy,\n1 thread": fp32["NumPy, 1 thread"],
+    "NumPy,\nall cores": fp32["NumPy, all cores"],
+    "TensorFlow,\n32 bits": half["TensorFlow, 32 bits"],
+    "TensorFlow,\n16 bits": half["TensorFlow, 16 bits"],
+}
+lines = [
+    (f"paper peak, 32 bits, {clock:.2f} GHz", paper_peak(cores, clock, lanes, fmas), plots.BLUE),
+    ("limit, 16 bits", half["limit, 16 bits"].value, plots.VERMILION),
+]
+figure, axis = plt.subplots(figsize=(10, 5.5))
+for place, (name, speed) in enumerate(way.items()):
+    colour = plots.VERMILION if "16" in name else plots.BLUE
+    below, above = np.nan_to_num([speed.value - speed.low, speed.high - speed.value])
+    axis.errorbar(place, speed.value, [[below], [above]], fmt="o", ms=11, color=colour, capsize=6)
+    number = f"{speed.value:,.{speed.digits}f}"
+    box = dict(facecolor="white", edgecolor="none", pad=1)
+    at = dict(xytext=(0, -25), textcoords="offset points", ha="center", bbox=box)
+    axis.annotate(number, (place, speed.value), **at)
+for name, height, colour in reversed(lines):
+    axis.axhline(height, ls="--", color=colour, marker="", zorder=1, label=name)
+axis.legend(loc="lower right")
+axis.set(xlim=(-0.5, 4.5), yscale="log", ylabel="GFLOP/s (log scale)", xlabel="")
+axis.set_ylim(axis.get_ylim()[0] / 3, max(height for _, height, _ in lines) * 3)
+axis.set_xticks(range(len(way)), [f"{name}\n{speed.note}".rstrip() for name, speed in way.items()])
+axis.set_title("One matmul, from plain Python to the limit of the cores")
+said = [f"{' '.join(name.split())} {speed}" for name, speed in way.items()]
+said += [f"{name} at {height:,.0f} GFLOP/s" for name, height, _ in lines]
+watched = [others for speed in way.values() for others in speed.contention]
+plots.show(figure, alt=f"Speeds of a matmul. {'; '.join(said)}.", keep=results, watched=watched)
+
+# %%
+results.answer(2, "How far are you from the 16-bit limit, and what may the rest be?", ...)
+
+# %% [markdown]
+# <details><summary>A model answer</summary>
+#
+# With BF16 instructions, the limit in 16 bits is about twice that in 32, and TensorFlow gains nearly as much. The rest
+# is work other than multiplying. In each call, oneDNN first copies the second matrix into the blocks that these
+# instructions need. The faster the multiplication, the larger the share of this copy. AMX multiplies many times
+# faster than FP32 instructions, so there TensorFlow reaches a smaller share of the limit. The weights of a trained
+# network are constant, so an inference library copies them once. Labs 02 to 04 continue with all this.
+#
+# </details>
+
+# %% [markdown]
+# ## 5 · Two ranks share the cores {read 2.5, do 5, wait 0.6}
+#
+# [**mpirun**](../docs/glossary.md#mpirun) starts several copies of a program. They share no memory, and differ in one
+# number, the [**rank**](../docs/glossary.md#rank), such as 0 and 1. They exchange messages through
+# [**MPI**](../docs/glossary.md#mpi), the Message Passing Interface. Each rank may use several threads.
+#
+# ### Exercise 2 · Threads per rank
+#
+# Write `threads_per_rank(cores, ranks)`. It returns an integer: the largest number of threads per rank with which no
+# two threads share a core. If there are more ranks than cores, each rank has one thread.
 
 
 # %%
 def threads_per_rank(cores, ranks):
-    """Threads of each rank, when ranks share cores evenly."""
+    """Return the threads of each rank, when ranks share cores evenly."""
     ### BEGIN SOLUTION
     return max(1, cores // ranks)
     ### END SOLUTION
 
 
 # %% tags=["nbval-check-output"]
-threads_per_rank = check(1, threads_per_rank)
+threads_per_rank = check(2, threads_per_rank)
 
 # %% [markdown]
-# The check has three outcomes.
+# ### Exercise 3 · Add up over all ranks
 #
-# - *not attempted*: the two lines are still there.
-# - *not yet*: you see what was expected and what your code returned, or which of your lines failed. A wrong answer gets
-#   a hint; each new attempt gets the next one. For the last hint, which is nearly the answer, run `check.hint(1)` in a
-#   cell of your own.
-# - *passed*: well done. The kit's solution follows, folded, for comparison.
+# `%%writefile` writes its cell to a file instead of running it. In this script, each rank multiplies matrices for a
+# moment, and then the ranks add up their speeds. Write `total(ranks, number)`. Every rank calls it with a `number` that
+# the others don't know, and it returns the sum of all these numbers on every rank.
 #
-# The check looks at what your answer does, not at how you wrote it. Don't modify arguments in place: later cells use
-# those arrays, lists and tables too. A function has 20 seconds in total. A script has its own time limit, which the
-# exercise states.
+# `ranks` is a group of ranks, a [communicator](../docs/glossary.md#communicator), with `ranks.rank` and `ranks.size`.
+# `ranks.allreduce(value)` is an [**all-reduce**](../docs/glossary.md#all-reduce), which adds up the values of all ranks
+# and gives every rank the sum. Distributed training adds up [gradients](../docs/glossary.md#gradient) this way.
 #
-# Until your answer passes, the lab continues with the solution instead. You are never stuck: go on, and come back
-# later. `./lab reset 00` in a terminal gives you a fresh copy and keeps yours next to it.
-#
-# Here is what the function returns for this machine, and for one with 64 cores. Ranks that outnumber the cores take
-# turns.
-
-# %%
-print("ranks  threads each, here  threads each, on 64 cores")
-for ranks in (1, 2, 4, 8):
-    here, there = (int(threads_per_rank(cores, ranks)) for cores in (machine.usable_cores, 64))
-    print(f"{ranks:5}  {here:18}  {there:25}")
-
-# %% [markdown] tags=["instructor"]
-# <div class="alert alert-block alert-warning" style="color: black">
-#
-# **For the instructor.** Ask how many cores each person has, and write the range on the board: it explains later why
-# neighbours measure different speeds. If the doctor reports a failure, that person works with a neighbour until the
-# break. If you see `cores / ranks`, let the check explain that the result must be an integer.
-#
-# </div>
-
-# %% [markdown]
-# ## 3 · Hello from every rank {read 4, do 6.5}
-#
-# [**mpirun**](../docs/glossary.md#mpirun) starts several copies of a program. `mpirun -n 2 python script.py` starts the
-# *same* script twice. The two processes share no memory. They differ in one number, the **rank**: 0 or 1. The number of
-# ranks is the [**size**](../docs/glossary.md#world-size). Both come from [**MPI**](../docs/glossary.md#mpi), the
-# Message Passing Interface.
-#
-# ```mermaid
-# flowchart LR
-#     accTitle: One script, two ranks
-#     accDescr: mpirun starts one script twice, as ranks 0 and 1, each with its own memory; they exchange messages.
-#     mpirun["mpirun -n 2<br>python work/hello.py"] --> r0["rank 0 of 2<br>own memory"]
-#     mpirun --> r1["rank 1 of 2<br>own memory"]
-#     r0 <--> mpi["MPI<br>messages"]
-#     r1 <--> mpi
-# ```
-#
-# ### Exercise 2 · Say hello
-#
-# `%%writefile` writes its cell to a file instead of running it. Complete the script: each rank prints one line,
-# `hello from rank 0 of 2`, with its own numbers. `MPI.COMM_WORLD` is the group of all ranks; it has the attributes
-# `rank` and `size`. The check runs the script on 2 and 3 ranks, for at most 90 s each.
-
-# %%
-# %%writefile work/hello.py
-"""Each rank says hello: mpirun -n 2 python work/hello.py"""
-
-from mpi4py import MPI
-
-everybody = MPI.COMM_WORLD
-### BEGIN SOLUTION
-print(f"hello from rank {everybody.rank} of {everybody.size}")
-### END SOLUTION
-
-# %% tags=["nbval-check-output"]
-hello = check(2, "work/hello.py")
-
-# %% [markdown]
-# The labs start ranks with `run_ranks`. It prints the `mpirun` command that does the same in a terminal (after
-# `source .venv/bin/activate`), and then each line of output with its rank in front.
-#
-# <details><summary>The rest of the command (lab 06 comes back to it)</summary>
-#
-# - `-bind-to` keeps each rank on its own cores, away from those that another run's ranks use.
-# - `-genv` sets environment variables. Some set the number of threads for the libraries, by the rule of your
-#   function. `UCX_TLS` makes the ranks communicate through shared memory instead of a network on which others could
-#   listen.
-# - `labkit.mpi.rank_runner` runs your script. If one rank fails, it ends the others too, so that they don't wait for it
-#   forever.
-#
-# </details>
-#
-# <div class="alert alert-block alert-info" style="color: black">
-#
-# **Guess first.** Boxes like this one ask what you expect before you measure it. How many seconds does it take to start
-# two processes that say hello? Replace the three dots with a number, or just run the cell. You see your guess again
-# next to the measured time, here and in your report.
-#
-# </div>
-
-# %%
-results.guess(1, "two processes say hello", ..., unit="s")
-
-# %%
-run = run_ranks(2, hello)
-results.compare_guess(1, Measured(run.seconds, unit="s", digits=2))
-
-# %% [markdown]
-# Before the first line appears, two Python interpreters start, load MPI and find each other. That is why the labs give
-# their ranks more than one thing to do per start.
-#
-# Run the cell above a few times. The order of the lines may change, because no rank is guaranteed to be first. So only
-# one rank should report results, and the labs compare what *all* ranks hold.
-
-# %% tags=["nbval-check-output"]
-sorted(line for lines in run.lines for line in lines if line.startswith("hello"))
-
-# %% [markdown]
-# ### Exercise 3 · Add up numbers from all ranks
-#
-# Each rank has a number that the others don't know. `everybody.allreduce(number)` adds up the numbers of all ranks and
-# gives *every* rank the sum. This is an [**all-reduce**](../docs/glossary.md#all-reduce). Distributed training depends
-# on it: there, the numbers are [gradients](../docs/glossary.md#gradient).
-#
-# Complete the script. Each rank's own number is its rank plus 1. Each rank prints `total 3`, with the sum of all
-# numbers (1 + 2 = 3 on two ranks), which it must get from the other ranks. The check runs the script on 1, 3 and 4
-# ranks, for at most 90 s each.
+# The check calls `total` on 1 to 4 ranks with random numbers. Use only `ranks`, as it isn't always `MPI.COMM_WORLD`.
+# The check takes a few seconds, and each call may take 10 s.
 
 # %%
 # %%writefile work/total.py
-"""Every rank learns the sum of all ranks' numbers: mpirun -n 2 python work/total.py"""
+"""Ranks multiply matrices: mpirun -n 2 python work/total.py SIZE THREADS"""
 
+import sys
+import time
+
+import numpy as np
 from mpi4py import MPI
+from threadpoolctl import threadpool_limits
 
-everybody = MPI.COMM_WORLD
-number = everybody.rank + 1
-### BEGIN SOLUTION
-total = everybody.allreduce(number)
-### END SOLUTION
-print(f"total {total}")
+
+def total(ranks, number):
+    """Return the sum of all ranks' numbers, on every rank."""
+    ### BEGIN SOLUTION
+    return ranks.allreduce(number)
+    ### END SOLUTION
+
+
+def speed(n, threads, seconds=0.5):
+    """Return the GFLOP/s of this rank in n×n matmuls."""
+    a = np.ones((n, n), np.float32)
+    with threadpool_limits(threads):
+        a @ a  # starts the threads
+        MPI.COMM_WORLD.Barrier()  # all ranks begin at the same time
+        began, done = time.perf_counter(), 0
+        while time.perf_counter() - began < seconds:
+            a @ a
+            done += 1
+    return 2 * n**3 * done / (time.perf_counter() - began) / 1e9
+
+
+if __name__ == "__main__":
+    everybody = MPI.COMM_WORLD
+    mine = speed(*map(int, sys.argv[1:]))
+    everyone = total(everybody, mine)
+    print(f"rank {everybody.rank} of {everybody.size}: {mine:.1f} of {everyone:.1f} GFLOP/s")
 
 # %% tags=["nbval-check-output"]
 total = check(3, "work/total.py")
 
+# %% [markdown]
+# `run_ranks` starts the ranks. It prints the `mpirun` command that does the same in a terminal, and then each line of
+# output after the number of its rank. Run the cell several times: the order of the lines may change.
+
 # %%
-for ranks in (1, 2, 3):
-    run_ranks(ranks, total)
+fair = int(threads_per_rank(cores, 2))
+run = run_ranks(2, total, RANK_SIZES[0], fair)
 
 # %% [markdown]
-# ## 4 · Networks, software and instruction sets {read 4, optional}
+# `-bind-to` gives each rank half of the cores. But a library that doesn't know about the other rank may start a thread
+# for every core of the machine, which is twice as many as the rank has. This happens often in containers and on
+# clusters.
 #
-# **What a network computes.** A network is a chain of layers. A *dense* layer multiplies its inputs by a matrix of
-# weights; a *convolution* moves a small window of weights over an image. Both add a bias, and many set negative results
-# to zero.
+# <div class="alert alert-block alert-info" style="color: black">
 #
-# In **training**, a forward pass computes the loss: how wrong the network is. A backward pass computes, for each
-# weight, how the loss depends on it: the [gradient](../docs/glossary.md#gradient). Then all weights change by a small
-# step. This repeats for thousands of batches, mostly in numbers of 32 or 16 bits. **Inference** is the forward pass
-# alone, with fixed weights. Fewer bits often suffice for it, for example 8 (lab 04).
+# **Guess first.** How many times faster are two ranks with a fair share of the threads than two ranks with twice as
+# many? The cell measures matrices of two sizes. Guess for the smaller one.
+#
+# </div>
+
+# %%
+results.guess(3, "a fair share of threads vs twice as many", ..., unit="×")
+
+
+# %%
+def both_ranks(n, threads):
+    """Return the GFLOP/s of two ranks together."""
+    run = run_ranks(2, total, n, threads, show=False)
+    return float(run.lines[0][-1].split()[-2])
+
+
+threads = {"fair share": fair, "twice the threads": 2 * fair}
+variants = {
+    f"{n}×{n}, {name}": lambda n=n, count=count: both_ranks(n, count)
+    for n in RANK_SIZES
+    for name, count in threads.items()
+}
+ranks = alternate(variants, 2 if QUICK else 6, "GFLOP/s", "section 5")
+
+# %%
+(small, crowded), (large, crowded_large) = [
+    [ranks[f"{n}×{n}, {name}"] for name in threads] for n in RANK_SIZES
+]
+split = compare(small, crowded)
+for name, speed in ranks.items():
+    print(f"{name:28} {speed}")
+print(f"\nFair share vs twice the threads: {split}; larger: {compare(large, crowded_large)}")
+results.compare_guess(3, split)
 
 # %% [markdown]
-# **Software.** A framework such as TensorFlow describes *what* to compute. A library below it knows *how* to do so on
-# this processor.
-#
-# ```mermaid
-# flowchart TB
-#     accTitle: The software stack of the labs
-#     accDescr {
-#         TensorFlow calls oneDNN for its layers, scikit-learn's extension and daal4py call oneDAL,
-#         and Horovod calls MPI to exchange gradients. oneDNN and oneDAL run threads that use the CPU's
-#         instruction sets; MPI uses shared memory and the network.
-#     }
-#     tensorflow["TensorFlow<br>labs 01 to 05"] --> onednn["oneDNN<br>layers of networks"]
-#     sklearn["scikit-learn-intelex, daal4py<br>lab 09"] --> onedal["oneDAL<br>classic machine learning"]
-#     horovod["Horovod<br>labs 07 and 08"] --> mpi["MPI<br>messages between ranks (lab 06)"]
-#     onednn & onedal --> cpu["threads and instruction sets of the CPU"]
-#     mpi --> net["shared memory and network"]
-# ```
+# **Why were we wrong?** Two threads that take turns on one core should do as much together as one thread. To see what
+# happens instead, look at the time of *one* matmul, and at what the extra threads add to it for each size.
+
+# %%
+for n, fast, slow in ((RANK_SIZES[0], small, crowded), (RANK_SIZES[1], large, crowded_large)):
+    fair_ms, twice_ms = (2 * 2 * n**3 / 1e6 / speed.value for speed in (fast, slow))
+    added = f"{twice_ms - fair_ms:+.1f} ms"
+    print(f"{n}×{n}: {fair_ms:.1f} ms; with twice the threads, {twice_ms:.1f} ms: {added}")
+
+# %%
+results.answer(3, "What do two threads do to each other on one core?", ...)
 
 # %% [markdown]
-# Older advice on the web uses earlier names for three libraries.
+# <details><summary>A model answer</summary>
 #
-# | then | today | what it is for |
-# | --- | --- | --- |
-# | MKL-DNN (DNNL for a while) | oneDNN | convolutions, matmuls and other layers |
-# | DAAL | oneDAL | classic machine learning |
-# | MLSL | oneCCL | collectives for training on several nodes; Horovod can use it instead of MPI |
-#
-# <details><summary>Coming from statistics? You know much of this by other names.</summary>
-#
-# | machine learning | statistics |
-# | --- | --- |
-# | feature, input | predictor, independent variable |
-# | label, target | response, dependent variable |
-# | weights | parameters, coefficients |
-# | bias (of a layer) | intercept |
-# | training, learning | fitting, estimation |
-# | inference | prediction. In statistics, *inference* is what you conclude about a population from a sample |
-# | loss | such as the negative log-likelihood |
+# They wait for each other. The threads divide a matmul, which is done when the last of them is. A thread that has
+# finished its part keeps its core busy while it waits. The thread that it waits for gets no turn until the time slice
+# of the operating system, some milliseconds, is over. So each call loses about the same time, whatever its size, and
+# small matmuls lose most of their speed. Networks consist of many small operations. The loss is small where the
+# library's threads sleep while they wait, or where the operating system gives each thread shorter slices.
 #
 # </details>
-#
-# Bold terms link to the glossary, which also suggests search terms.
 
 # %% [markdown]
-# ### How CPU instruction sets for deep learning evolved
+# ## 6 · Before the next lab {read 0.5, wait 0.4}
 #
-# A network is mostly multiplications and additions. Over the years, processors have gained instructions that do more of
-# them at a time: first with wider registers, then with fewer bits per number, then on small matrices. The picture shows
-# the year in which each reached a general-purpose server processor, and which ones *this* machine has. A hollow mark is
-# an announced processor.
+# The doctor now also starts TensorFlow, a kernel, and two ranks that exchange numbers through Horovod and daal4py. This
+# takes about half a minute. It prints only what needs attention, and each `fix:` line says what to do. `./lab doctor`
+# in a terminal prints every check.
 
-# %% jupyter={"source_hidden": true}
-# The first general-purpose server generation of each maker that has it, and its year. Sources:
-# Intel, Architecture Instruction Set Extensions Programming Reference, chapter 1 (which generation
-# has what); AMD, Software Optimization Guides for Zen 4 and Zen 5; for Zen 6, GCC's -march=znver6.
-# Servers with Zen 6 were announced for 2026. The Xeon Phi of 2016, which had AVX-512 first, is no
-# general-purpose processor.
-CAME = {
-    "AVX2": ("avx2", {"Intel": (2014, "Haswell-EP"), "AMD": (2017, "Zen")}),
-    "AVX-512": ("avx512f", {"Intel": (2017, "Skylake-SP"), "AMD": (2022, "Zen 4")}),
-    "AVX512-VNNI": ("avx512_vnni", {"Intel": (2019, "Cascade Lake"), "AMD": (2022, "Zen 4")}),
-    "AVX512-BF16": ("avx512_bf16", {"Intel": (2020, "Cooper Lake"), "AMD": (2022, "Zen 4")}),
-    "AMX": ("amx_tile", {"Intel": (2023, "Sapphire Rapids")}),
-    "AVX512-FP16": ("avx512_fp16", {"Intel": (2023, "Sapphire Rapids"), "AMD": (2026, "Zen 6")}),
-    "AVX-VNNI": ("avx_vnni", {"Intel": (2023, "Sapphire Rapids"), "AMD": (2024, "Zen 5")}),
-    "AMX-FP16": ("amx_fp16", {"Intel": (2024, "Granite Rapids")}),
-}
-ANNOUNCED = {"Zen 6"}
-flags = Path("/proc/cpuinfo").read_text().split()
-present = {name for name, (flag, _) in CAME.items() if flag in flags}
-figure, axis = plt.subplots(figsize=(10, 6))
-for maker, colour, marker in (("Intel", plots.BLUE, "o"), ("AMD", plots.ORANGE, "s")):
-    axis.plot([], [], ls="", marker=marker, ms=10, color=colour, label=maker)
-    for row, (_, makers) in enumerate(CAME.values()):
-        if maker in makers:
-            year, generation = makers[maker]
-            filled = "none" if generation in ANNOUNCED else colour
-            axis.plot(year, row, marker=marker, ms=10, color=colour, markerfacecolor=filled)
-            side, shift = ("right", 8) if maker == "Intel" else ("left", -8)
-            place = dict(xytext=(shift, 9), textcoords="offset points", ha=side)
-            axis.annotate(generation, (year, row), fontsize=11, **place)
-names = [f"{name} ({'here' if name in present else 'not here'})" for name in CAME]
-axis.set_yticks(range(len(CAME)), names)
-for tick, name in zip(axis.get_yticklabels(), CAME):
-    tick.set_fontweight("bold" if name in present else "normal")
-axis.invert_yaxis()
-axis.margins(y=0.15)
-axis.set_xlim(2012, 2027.5)
-axis.set(
-    xlabel="year of the first server processor", title="Instruction sets that deep learning uses"
-)
-axis.legend(loc="lower left")
-summary = "; ".join(
-    f"{name}: "
-    + ", ".join(
-        f"{maker} {year} ({generation}{', announced' if generation in ANNOUNCED else ''})"
-        for maker, (year, generation) in makers.items()
-    )
-    + (", on this machine" if name in present else ", not on this machine")
-    for name, (_, makers) in CAME.items()
-)
-plots.show(figure, alt=f"When instruction sets came to servers. {summary}.", keep=results)
-
-# %% [markdown]
-# AVX2 and [AVX-512](../docs/glossary.md#avx-512) have registers of 256 and 512 bits. [VNNI](../docs/glossary.md#vnni)
-# multiplies 8-bit integers and BF16 multiplies 16-bit numbers; both accumulate in 32 bits. AVX-VNNI is AVX512-VNNI in
-# 256-bit registers. [AMX](../docs/glossary.md#amx) multiplies small matrices
-# of 8-bit integers or BF16 numbers; AMX-FP16 does so with FP16 numbers.
-#
-# Arm cores have other instruction sets, which the picture leaves out: NEON with registers of 128 bits, SVE with a width
-# that depends on the CPU, and instructions for BF16 and 8-bit integers in both. If you have Arm cores, some parts of
-# labs 02 to 04 and 10 are about other CPUs than yours ([which](../docs/machines.md#arm64)).
-#
-# Two warnings before you rent a server:
-#
-# - **Newer does not mean more.** Intel's Xeon 6 with E-cores (Sierra Forest, 2024) has neither AVX-512 nor AMX, which
-#   Sapphire Rapids had in 2023.
-# - **An instruction set is not yet a speed.** Zen 4 computes AVX-512 in 256-bit units: its single-precision peak is
-#   the same as with AVX2. So the labs measure.
-#
-# Intel and AMD have agreed on common matrix instructions, ACE ([specification](https://x86ecosystem.org), June 2026).
+# %%
+print(as_text(examine(quick=QUICK)))
 
 # %% [markdown]
 # ## Remember
 #
-# - Run `./lab doctor` before the workshop, and whenever something looks odd.
-# - A check looks at what your answer does. You are never stuck.
-# - Every rank runs the same script. `rank` says which one it is, `size` how many there are.
-# - An all-reduce gives every rank the sum of all ranks' numbers.
+# - The peak is cores × clock × lanes × FMAs × 2. The clock varies, so measure a limit together with what it limits.
+# - Compare variants alternately, and state the interval.
+# - Ranks share nothing but messages. Together, they should have one thread per core.
+# - A check looks at what your answer does, and you are never stuck.
 #
+# The published figures are from [a paper of 2020](https://www.science.org/doi/10.1126/science.aam9744). Its authors
+# multiplied 4,096×4,096 matrices of 64-bit numbers on 18 cores of a Xeon E5-2666 v3.
+
+# %%
+rows = [
+    ("all cores vs plain Python", "62,806×", gain, ""),
+    ("NumPy, all cores", "338 GFLOP/s, 40% of peak", fp32["NumPy, all cores"], str(fp32["limit"])),
+    ("TensorFlow, 16 bits", "", half["TensorFlow, 16 bits"], str(half["limit, 16 bits"])),
+    ("two ranks: fair share vs twice the threads", "", split, ""),
+]
+results.table("one matmul", rows)
+
+# %% [markdown]
 # At the end of the day, `./lab report` in a terminal makes one page of what you measured, guessed and passed.
 #
 # Next: [lab 01](01_tensorflow_graphs.ipynb) shows what TensorFlow makes of a computation before it runs it.

@@ -208,6 +208,6 @@ def test_an_agenda_is_written_as_markdown(tmp_path):
     text = (tmp_path / "day.md").read_text()
     assert "## Day 1, 09:00 to 17:00" in text
     assert "| 09:00–09:10 | **Welcome: " in text
-    assert re.search(r"\| 09:\d\d \| 3 · Hello from every rank \| \d+ \|", text)
+    assert re.search(r"\| 09:\d\d \| 3 · NumPy, on one thread and on all cores \| \d+ \|", text)
     assert "**Lunch**" in text
     assert agenda.RESERVE in text

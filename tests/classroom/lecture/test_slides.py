@@ -313,7 +313,7 @@ class TestCommand:
         for slide, entry in zip(shown_pauses, pauses, strict=True):
             assert entry.part.title in slide["shown"]
             assert f"Until {entry.end:%H:%M}" in slide["shown"]
-        assert "Then: 07 · Horovod" in shown_pauses[0]["shown"]
+        assert "Then: 02 · oneDNN" in shown_pauses[0]["shown"]
         lab = day.entries[1]
         place = next(i for i, (_, section) in enumerate(lab.sections) if section.do)
         until = lab.sections[place + 1][0]
