@@ -1,5 +1,6 @@
 """oneDNN's default in TensorFlow, its log as a table, and a graph's operations as written and as executed."""
 
+import gzip
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -7,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from labkit.system import processes
+from labkit.system import paths, processes
 from labkit.system.errors import LabError
 
 MARK = "onednn_verbose"
@@ -49,7 +50,7 @@ def is_default() -> bool:
 def read_log(lines: Iterable[str], after: str | None = None) -> pd.DataFrame:
     """Parse the output of a run under `ONEDNN_VERBOSE=1` into one row per executed primitive, in order.
 
-    The format differs between oneDNN versions (3.2 and 3.7 are tested); the log's template line names its fields.
+    The format differs between oneDNN versions (3.2, 3.7 and 3.12 are tested); the log's template line names its fields.
 
     Parameters
     ----------
@@ -85,6 +86,11 @@ def read_log(lines: Iterable[str], after: str | None = None) -> pd.DataFrame:
         _rows(lines, names),
         columns=["primitive", "implementation", "direction", "type", *_TENSORS, "attributes", "problem", "ms"],
     )
+
+
+def stored_log(name: str) -> list[str]:
+    """Return the lines of a log in `data/onednn`, whose README states where it is from."""
+    return gzip.decompress((paths.DATA / "onednn" / f"{name}.log.gz").read_bytes()).decode().splitlines()
 
 
 def describe(lines: Iterable[str]) -> dict[str, str]:

@@ -48,6 +48,29 @@ def test_both_formats_give_the_same_table(version, threads, implementation, bloc
     assert matmul.implementation == ""
 
 
+@pytest.mark.parametrize(
+    ("name", "threads", "isa", "implementation", "layout"),
+    [
+        ("training", 2, "AVX-512", "brg_conv_fwd:avx512_core", "acdb"),
+        ("training-a", 1, "AVX-512", "brg_conv_fwd:avx512_core", "acdb"),
+        ("training-b", 2, "AVX-512", "jit:avx512_core", "aBcd16b"),
+        ("int8", 2, "AVX-512", "brg_conv_fwd:avx512_core_vnni", "acdb"),
+        ("int8-c", 2, "AVX2", "ref:any", "acdb"),
+    ],
+)
+def test_the_stored_logs_are_of_healthy_and_slow_runs(name, threads, isa, implementation, layout):
+    lines = onednn.stored_log(name)
+    head = onednn.describe(lines)
+    assert (head["version"], head["threads"]) == ("3.12.0", f"OpenMP,nthr:{threads}")
+    assert isa in head["isa"]
+    table = onednn.read_log(lines)
+    assert len(table) == sum(",exec," in line for line in lines)
+    assert (table.ms > 0).all()
+    square = table[table.problem.str.contains("oh56kh3") & table.direction.str.startswith("forward")]
+    assert implementation in set(square.implementation)
+    assert layout in set(square.dst)
+
+
 def test_other_lines_and_truncated_lines_are_left_out():
     lines = log("3.7")
     whole = onednn.read_log(lines)
