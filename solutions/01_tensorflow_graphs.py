@@ -3,23 +3,22 @@
 #   jupytext:
 #     text_representation: {extension: .py, format_name: percent}
 #   lab:
-#     goal: build graphs, run them, and see TensorFlow rewrite them
-#     needs: [ISA, memory, TensorFlow, MPI]
+#     goal: write a graph compiler in NumPy, then watch TensorFlow's at work
+#     needs: [ISA, memory, TensorFlow]
 #     better_with: [cores]
 # ---
 
 # %% [markdown]
-# # 01 · TensorFlow graphs
+# # 01 · TensorFlow graphs: write one, then watch a real one
 #
-# **You will learn** how TensorFlow describes a computation as a graph, and how to run the parts that you ask for. Then
-# you follow the same graph to today's TensorFlow: how much faster a training step is as a `tf.function`, what tracing
-# costs, and what happens to the Python code inside. Optional sections cover threads, and what TensorFlow rewrites in a
-# graph before it runs.
+# **You will** write a graph compiler: forty lines of NumPy describe a computation as a graph, and you write what runs
+# it, simplifies it, and fuses its operations. Then you watch TensorFlow do the same with the same function, and find
+# out when that makes a program faster.
 #
 # **Time** {minutes}
 #
-# **Connects to** lab 02, which looks at the operations that a rewritten graph passes to oneDNN; lab 03, which sets the
-# threads of section 3 for ResNet-50; and lab 07, whose training step is a `tf.function`.
+# **Connects to** lab 02, which looks inside the fused operations; lab 03, which finds out where a ResNet-50's time
+# goes; and lab 07, whose training step is a `tf.function`.
 
 # %% tags=["parameters"]
 QUICK = False  # small runs, as the tests make them
@@ -31,849 +30,595 @@ check, results, machine, work = open_lab("01", globals())
 
 # %%
 import collections
+import contextlib
 import functools
-import json
-import sys
+import itertools
 import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import keras
 import matplotlib.pyplot as plt
 import numpy as np
 import tensorflow as tf
+from threadpoolctl import threadpool_limits
 
-from labkit.display import graphs, ladder, plots
-from labkit.display.consistency import Limit, Prediction, repeated
-from labkit.display.measured import Measured
-from labkit.exercises.lab01 import without_warnings
-from labkit.mpi import run_ranks
-from labkit.system import load
-from labkit.system.statistics import interval, ratio, ratios
+from labkit.display import graphs, plots
+from labkit.measure import Measured, alternate, compare, per_second, share
+from labkit.models import mnist_cnn
+from labkit.roofline.peaks import last_level_cache
 
 cores = machine.usable_cores
 v1 = tf.compat.v1  # TensorFlow's interface from before version 2; it still works
 
 # %%
 # Sizes of the measurements: change them here. Before each `else` stands the size of a small run.
-BRANCH_SIZES = {"small": (256, 8)}  # section 3: rows of the matrices, matmuls per branch
-BRANCH_SIZES |= {} if QUICK else {"large": (1024, 2)}
-BRANCH_THREADS = (1,) if QUICK else sorted({1, cores})  # intra-op
-BRANCH_ROUNDS = 2 if QUICK else 6
-BATCHES = (32,) if QUICK else (32, 256, 2048)  # section 4
-STEP_ROUNDS = 3 if QUICK else 10
-TRACED_ROUNDS = 3 if QUICK else 8
-BLOCK_ROUNDS = 2 if QUICK else 8  # section 6
+L2_FILE = Path(f"/sys/devices/system/cpu/cpu{machine.cpus[0]}/cache/index2/size")  # such as 1024K
+L2 = 1024 * int(L2_FILE.read_text().strip("K\n")) if L2_FILE.exists() else 2**19
+COLUMNS = 256
+RESULT_BYTES = 2**20 if QUICK else min(last_level_cache(machine.cpus) // 4, 2**25)  # section 3
+ROWS = RESULT_BYTES // (4 * COLUMNS)
+ROUNDS = 2 if QUICK else 9  # sections 3, 4 and 7
+WORKLOADS = (("MLP", 32),) if QUICK else (("MLP", 32), ("MLP", 2048), ("CNN", 32), ("CNN", 256))
+STEP_ROUNDS = 2 if QUICK else 6  # section 5
+AT_LEAST_S = 0.05 if QUICK else 0.3  # of one measurement
+
+# %% [markdown]
+# ## 1 · A graph is a description {read 5}
+#
+# A framework that sees a whole computation before it runs can prepare it: drop what isn't needed, compute constants in
+# advance, merge operations, run independent parts concurrently. So every framework can turn a program into a
+# description, a [**graph**](../docs/glossary.md#graph): TensorFlow with `tf.function`, JAX with `jax.jit`, PyTorch with
+# `torch.compile`.
+#
+# Here is a small framework of that kind. A `Node` is an [**operation**](../docs/glossary.md#operation) and the nodes
+# whose results it takes. [**Tensors**](../docs/glossary.md#tensor), arrays of numbers, flow between nodes. `compute`
+# does the arithmetic, and `ran` counts every operation that it computes.
+
+# %%
+names = ("add", "subtract", "multiply", "divide", "matmul", "sqrt", "exp")
+KERNELS = {name: getattr(np, name) for name in names}  # what computes each operation
+KERNELS["relu"] = lambda x, out=None: np.maximum(x, 0, out)
+ran = collections.Counter()  # the operations computed so far
+
+
+@dataclass(frozen=True, eq=False)  # eq=False: two nodes are equal only if they are the same object
+class Node:
+    op: str  # a key of KERNELS, or "input" or "constant"
+    inputs: tuple = ()  # nodes
+    value: Any = None  # of a constant
+    name: str = ""
+
+    def compute(self, *values):
+        """Return the node's result, given the values of its inputs."""
+        if self.op == "constant":
+            return self.value
+        if self.op == "input":
+            raise LookupError(f"feed a value for {self.name}")
+        ran[self.op] += 1
+        return KERNELS[self.op](*values)
+
+    def __repr__(self):
+        return f"<{self.op}: {self.name}>"
+
+
+# %% [markdown]
+# Two kinds of nodes have no inputs. A **constant** has the same value in every run. A **placeholder** gets its value
+# when you run the graph.
+#
+# The next cell lets you write graphs as ordinary Python: `+` makes a node that will add two numbers.
+
+# %%
+numbers = itertools.count(1)
+
+
+def operation(op):
+    """Return a function that makes a node instead of computing."""
+
+    def make(*inputs):
+        nodes = tuple(i if isinstance(i, Node) else constant(i) for i in inputs)
+        return Node(op, nodes, name=f"{op}_{next(numbers)}")
+
+    return make
+
+
+def constant(value, name=""):
+    array = np.asarray(value, "float32")
+    return Node("constant", value=array, name=name or f"constant_{next(numbers)}")
+
+
+def placeholder(name):
+    return Node("input", name=name)
+
+
+Node.__add__, Node.__sub__, Node.__matmul__ = map(operation, ("add", "subtract", "matmul"))
+Node.__mul__, Node.__truediv__ = map(operation, ("multiply", "divide"))
+ours = SimpleNamespace(sqrt=operation("sqrt"), exp=operation("exp"), relu=operation("relu"))
+
+# %%
+a, b = placeholder("a"), placeholder("b")
+d = (a + b) * (b - 2)
+print(d)
+
+
+# %% [markdown]
+# *d* is a node that has not run yet. The picture shows what it needs. Data flows downwards.
 
 
 # %% jupyter={"source_hidden": true}
-def summarise(what, gain):
-    """Return a speed-up in one line: the ratio, its verdict, and the rounds that agree with it."""
-    agree = gain.won if gain.faster else gain.rounds - gain.won
-    rounds = f" in {agree} of {gain.rounds} rounds" if gain.significant else ""
-    outliers = f" ({gain.outliers})" if gain.significant and gain.outliers else ""
-    return f"{what}: {Measured(*gain, '×')}, {gain.verdict}{rounds}{outliers}"
+def as_defs(fetch):
+    """Yield a graph in TensorFlow's own format, from which the kit draws."""
+    types = {"input": "Placeholder", "constant": "Const"}
+    for node in count_uses(fetch):
+        inputs = [other.name for other in node.inputs]
+        made = v1.NodeDef(name=node.name, op=types.get(node.op, node.op), input=inputs)
+        if node.op == "dense":
+            made.attr["op_names"].list.s.extend([b"matmul", b"add", b"relu"])
+        yield made
 
 
-def attempt(session, fetches, feed_dict=None):
-    """Return the result of a run, or its error in one line."""
-    try:
-        return session.run(fetches, feed_dict)
-    except tf.errors.OpError as error:
-        # The traceback of the graph comes before "Node: ".
-        text = error.message.partition("Node: ")[2] or error.message
-        line = (text.splitlines()[1:2] or [text])[0]
-        return f"{type(error).__name__}: {line.partition('. ')[0]}"
+def count_uses(fetch):
+    """Return how many nodes take each node's result; the fetched one counts as taken once more."""
+    uses, todo = collections.Counter([fetch]), [fetch]
+    while todo:
+        for node in todo.pop().inputs:
+            todo += [] if node in uses else [node]
+            uses[node] += 1
+    return uses
 
 
-# %% [markdown]
-# ## 1 · Define: a graph is a description {read 5, do 5}
-#
-# **Why graphs?** A framework that sees a whole computation before it runs can prepare it: drop what isn't needed,
-# compute constants in advance, merge operations, run branches concurrently. So every framework can capture such a
-# description: TensorFlow with `tf.function`, JAX with `jax.jit`, PyTorch with `torch.compile`.
-#
-# **Why sessions?** New programs don't need them. Sections 1 and 2 still use the old interface, `tf.compat.v1`, because
-# it shows every part: you build the graph, say what goes in and what comes out, and look at what ran. Saved models,
-# profiles and error messages use the same terms. Section 4 returns to today's interface.
-#
-# In Python, multiplying two numbers gives you a number at once. Here, you first **describe** the computation and run it
-# later.
-#
-# ```mermaid
-# flowchart LR
-#     accTitle: Define, then run
-#     accDescr: Python code defines a graph once. A session runs it many times: values are fed in, results are fetched.
-#     code["Python code"] -->|"define, once"| described["graph:<br>operations and tensors"]
-#     described --> session["session"]
-#     feeds["values to feed"] -->|"at each run"| session
-#     session -->|"at each run"| fetches["results you fetch"]
-# ```
-
-# %% [markdown]
-# The description has three kinds of parts.
-#
-# - An [**operation**](../docs/glossary.md#operation) (`tf.Operation`) is a node of the graph: something to compute.
-# - A [**tensor**](../docs/glossary.md#tensor) (`tf.Tensor`) is an edge: the data that flows from one operation to
-#   others.
-# - A [**graph**](../docs/glossary.md#graph) (`tf.Graph`) holds both.
-#
-# Numbers come from three sources, each of which is also an operation. A **constant** always gives the same value. A
-# **placeholder** gets a new value for each run. A **variable** keeps its value between runs, as the weights of a
-# network must.
-#
-# Here is a straight line, *y* = slope · *x* + offset.
-
-# %%
-graph = tf.Graph()
-with graph.as_default():  # operations created in this block go into this graph
-    x = v1.placeholder(tf.float32, name="x")
-    slope = v1.get_variable("slope", initializer=2.0)
-    offset = tf.constant(1.0, name="offset")
-    scaled = tf.multiply(slope, x, name="scaled")
-    y = tf.add(scaled, offset, name="y")
-
-print(y)
-
-# %% [markdown]
-# This prints no number: `y` is the output of an operation that has not run yet. The picture shows the graph so far.
-# Data flows downwards.
-
-# %% jupyter={"source_hidden": true}
-plots.show(
-    graphs.draw(graph.as_graph_def(), "y = slope · x + offset"),
-    alt=graphs.describe(graph.as_graph_def()),
-)
-
-# %% [markdown]
-# A variable needs several operations. `VarHandleOp` is the place that holds its value, `ReadVariableOp` reads it, and
-# `AssignVariableOp` stores the initial value when you run it.
-#
-# The picture omits some internal operations. The full list shows every operation with its type and its output tensors:
-# `y:0` is output number 0 of the operation `y`.
-
-# %% tags=["nbval-check-output"]
-print(f"{'type':20} {'operation':40} tensors")
-for operation in graph.get_operations():
-    tensors = ", ".join(f"{tensor.name} {tensor.dtype.name}" for tensor in operation.outputs)
-    print(f"{operation.type:20} {operation.name:40} {tensors or '-'}")
-
-# %% [markdown]
-# ### Exercise 1 · Build a graph
-#
-# Write `make_graph()`. It creates a new `tf.Graph` for *d* = (*a* + *b*) · (*b* − 2), where *a* and *b* are
-# placeholders of dtype `tf.float32`, for numbers or arrays of any shape. Return three things:
-#
-# - the graph,
-# - a dictionary of the placeholders, `{"a": …, "b": …}`,
-# - the tensor *d*.
+def show_graph(before, title, after=None, **options):
+    """Draw a graph; or as it was written, next to what it became."""
+    defs = [list(as_defs(fetch)) for fetch in (before, after) if fetch]
+    alt = " As it became: ".join(map(graphs.describe, defs))
+    plots.show((graphs.compare if after else graphs.draw)(*defs, title), alt=alt, **options)
 
 
 # %%
-def make_graph():
-    """Describe d = (a + b) * (b - 2); return the graph, its placeholders by name, and d."""
+show_graph(d, "d = (a + b) · (b − 2)")
+
+# %% [markdown]
+# `a + b` and `b - 2` don't need each other's results, so both may be computed at the same time (section 7).
+#
+# ## 2 · Run what is needed, once {read 2, do 7}
+#
+# To run a graph, you name the node whose value you want: you **fetch** it. And you **feed** values for other nodes.
+# In TensorFlow 1, this was `session.run(fetch, feed_dict)`.
+#
+# ### Exercise 1 · Run a graph
+#
+# Write `run(fetch, feed)`. `fetch` is a node, and `feed` a dictionary from nodes to values, such as `{a: 3.0, b: 4.0}`.
+# Return the value of `fetch`.
+#
+# - You can feed any node, not only placeholders. A fed value replaces the node's own, so what only that node needs is
+#   not computed.
+# - Each node is computed at most **once**, with `node.compute(…)` and the values of its inputs in order, even if
+#   several others need it.
+# - Nothing is computed that `fetch` doesn't need. `feed` stays unchanged.
+
+
+# %%
+def run(fetch, feed):
+    """Return the value of a node, given the values of others; compute each node once."""
     ### BEGIN SOLUTION
-    graph = tf.Graph()
-    with graph.as_default():
-        a = v1.placeholder(tf.float32, name="a")
-        b = v1.placeholder(tf.float32, name="b")
-        d = tf.multiply(a + b, b - 2, name="d")
-    return graph, {"a": a, "b": b}, d
+    values = dict(feed)
+
+    def value_of(node):
+        if node not in values:
+            values[node] = node.compute(*map(value_of, node.inputs))
+        return values[node]
+
+    return value_of(fetch)
     ### END SOLUTION
 
 
 # %% tags=["nbval-check-output"]
-make_graph = check(1, make_graph)
+run = check(1, run)
+
+# %% [markdown]
+# <div class="alert alert-block alert-info" style="color: black">
+#
+# **Guess first.** `square` takes the same node twice, and `never` takes *d*. What do the next four lines print, and
+# which operations run for each?
+#
+# </div>
+
+# %% tags=["nbval-check-output"]
+square = d * d
+never = ours.exp(d)
+for text, fetch, feed in (
+    ("d       ", d, {a: 3.0, b: 4.0}),
+    ("square  ", square, {a: 3.0, b: 4.0}),
+    ("d is fed", square, {d: 10.0}),
+    ("arrays  ", d, {a: np.array([1.0, 2.0]), b: np.array([4.0, 5.0])}),
+):
+    ran.clear()
+    print(text, run(fetch, feed), dict(ran))
+
+# %% [markdown]
+# `exp` never ran, because no fetch needs it. This is called [**pruning**](../docs/glossary.md#pruning). *d* was
+# computed once, although `square` takes it twice. And with *d* fed, *a* and *b* need no value.
+#
+# ## 3 · Compile: simplify and fuse {read 5, do 17, wait 0.4}
+#
+# A graph is data, so a program can improve it before it runs. Such a program is a compiler. Here is something to
+# improve. A helper function is called twice, and somebody forgot a line. The argument `ops` has the functions, so that
+# the same lines also work with TensorFlow.
+
+
+# %%
+def layer_pair(x, weights, ops):
+    """Return the product of two dense layers of the normalised input."""
+    mean, variance, epsilon, w1, b1, w2, b2 = weights
+
+    def normalised():
+        return (x - mean) / ops.sqrt(variance + epsilon)
+
+    value = ops.relu(normalised() @ w1 + b1)
+    gate = ops.relu(normalised() @ w2 + b2)
+    ops.exp(value)  # the forgotten line
+    return value * gate
+
+
+rng = np.random.default_rng(0)
+INPUTS = 16
+shapes = {"w1": (INPUTS, COLUMNS), "b1": COLUMNS, "w2": (INPUTS, COLUMNS), "b2": COLUMNS}
+VALUES = {"mean": rng.normal(size=INPUTS), "variance": rng.uniform(1, 2, INPUTS), "epsilon": 1e-5}
+VALUES |= {name: rng.normal(size=shape) for name, shape in shapes.items()}
+VALUES = {name: np.asarray(value, "float32") for name, value in VALUES.items()}
+
+x = placeholder("x")
+written = layer_pair(x, [constant(value, name) for name, value in VALUES.items()], ours)
 
 # %% jupyter={"source_hidden": true}
-built, feeds, d = make_graph()
-plots.show(
-    graphs.draw(built.as_graph_def(), "d = (a + b) · (b − 2)"),
-    alt=graphs.describe(built.as_graph_def()),
-)
+show_graph(written, "Two layers, as written")
+
+
+# %%
+def operations(fetch):
+    """Return the number of operations that a run of this node computes."""
+    return sum(bool(node.inputs) for node in count_uses(fetch))
+
+
+print(operations(written), "operations")
 
 # %% [markdown]
-# Look at the two branches. `a + b` and `b - 2` don't need each other's results. A line of Python doesn't show this; the
-# graph does, so TensorFlow may run both at the same time. Section 3 tries it.
+# `count_uses`, in the folded cell of section 1, walks the graph, and counts how many nodes take each node's result.
 #
-# ## 2 · Run: feed and fetch {read 4}
+# A trained network is run many times, with the same weights. Two rules then save work.
 #
-# A [**session**](../docs/glossary.md#session) (`tf.compat.v1.Session`) runs one graph. `session.run(fetches,
-# feed_dict)` takes the tensors that you want, and values for the placeholders. What you **fetch** comes back as a NumPy
-# array or a number.
-
-# %% tags=["nbval-check-output"]
-with v1.Session(graph=built) as session:
-    print("d =", session.run(d, feed_dict={feeds["a"]: 3.0, feeds["b"]: 4.0}))
-    print(
-        "d =", session.run(d, feed_dict={feeds["a"]: [1.0, 2.0, 3.0], feeds["b"]: [4.0, 5.0, 6.0]})
-    )
-
-# %% [markdown]
+# - [**Constant folding**](../docs/glossary.md#constant-folding): if all inputs of an operation are constants, compute
+#   it now, and put a constant in its place.
+# - **Common subexpression elimination**: of several nodes with the same operation and the same inputs, in the same
+#   order, keep one.
+#
+# Both apply again to nodes that become equal or constant on the way.
+#
 # <div class="alert alert-block alert-info" style="color: black">
 #
-# **Guess first.** You open a new session and fetch the straight line's `y`. What happens if you feed a value for `x`?
-# And if you don't?
+# **Guess first.** How many of the 15 operations are left?
 #
 # </div>
 
 # %%
-# attempt() is session.run(), with errors in one line.
-with v1.Session(graph=graph) as session:
-    print("x = 3:             ", attempt(session, y, {x: 3.0}))
-    session.run(slope.initializer)
-    print("slope initialised: ", attempt(session, y, {x: 3.0}))
-    print("x missing:         ", attempt(session, y))
+results.guess(1, "operations left, of 15", ..., unit="operations")
 
 # %% [markdown]
-# A variable has no value until you run its **initializer** in this session. The graph only says how to make a value;
-# the session holds it. A placeholder has no value until you feed one, and you feed it in each run.
+# ### Exercise 2 · Simplify a graph
 #
-# **You can feed any tensor**, not only placeholders. The value that you feed replaces the operation's output for this
-# run, and TensorFlow ignores that operation's own inputs. **You can fetch several tensors** at once.
+# Write `simplify(fetch)`. It returns a node that has the same value as `fetch` for all feeds, and needs as few
+# operations as the two rules allow.
 #
+# - Nodes can't be changed. `replace(node, inputs=…)` makes a copy of a node with other inputs, and
+#   `replace(node, op="constant", inputs=(), value=…)` a constant in its place.
+# - Placeholders and constants stay the same objects, so that you can still feed them.
+# - If two equal nodes are folded, the results count as one constant.
+
+
+# %%
+def simplify(fetch):
+    """Return a node with the same value, without constant or duplicate operations before it."""
+    ### BEGIN SOLUTION
+    new, seen = {}, {}
+
+    def visit(node):
+        if node.inputs and node not in new:
+            inputs = tuple(map(visit, node.inputs))
+            if (node.op, inputs) not in seen:
+                values = [i.value for i in inputs if i.op == "constant"]
+                if len(values) == len(inputs):
+                    simpler = replace(node, op="constant", inputs=(), value=node.compute(*values))
+                else:
+                    simpler = replace(node, inputs=inputs)
+                seen[node.op, inputs] = simpler
+            new[node] = seen[node.op, inputs]
+        return new.get(node, node)
+
+    return visit(fetch)
+    ### END SOLUTION
+
+
+# %% tags=["nbval-check-output"]
+simplify = check(2, simplify)
+
+# %%
+simple = simplify(written)
+results.compare_guess(1, Measured(operations(simple), unit="operations", digits=0))
+
+# %% jupyter={"source_hidden": true}
+show_graph(written, "Constants folded, duplicates removed", simple)
+
+# %% [markdown]
+# Dashed boxes were folded: √(variance + epsilon) is now a constant.
+#
+# ### Fuse
+#
+# For a matmul, a bias and a ReLU, NumPy writes the product to memory, reads it and writes the sum, reads that and
+# writes the result. [**Operator fusion**](../docs/glossary.md#operator-fusion) merges the three into one operation,
+# which finishes some rows while they are still in the cache.
+
+# %%
+BLOCK = max(16, L2 // 4 // (4 * COLUMNS))  # rows whose results fill a quarter of the L2 cache
+
+
+def dense(x, weights, bias, out=None, only_matmul=False):
+    """Return relu(x @ weights + bias), block by block."""
+    result = np.empty((len(x), len(bias)), "float32") if out is None else out
+    for start in range(0, len(x), BLOCK):
+        block = result[start : start + BLOCK]
+        np.matmul(x[start : start + BLOCK], weights, out=block)
+        if not only_matmul:
+            block += bias
+            np.maximum(block, 0, out=block)
+    return result
+
+
+KERNELS["dense"] = dense
+
+# %% [markdown]
+# ### Exercise 3 · Fuse three operations
+#
+# Write `fuse(fetch, uses)`. It returns a node that has the same value as `fetch` for all feeds. In the new graph, each
+# `relu(x @ weights + bias)` is **one** node with the operation `"dense"` and the inputs `(x, weights, bias)`.
+#
+# - The matmul is always the first input of the sum, and the bias a vector.
+# - A result inside a fused node is never stored. So if another node needs the product or the sum, leave the three as
+#   they are: no matmul may run twice. `uses[node]` is the number of nodes that take a node's result; the fetched one
+#   counts as taken once more.
+# - Everything else stays, and placeholders remain the same objects.
+
+
+# %%
+def fuse(fetch, uses):
+    """Return a node with the same value, with each relu(x @ weights + bias) as one "dense" node."""
+    ### BEGIN SOLUTION
+    new = {}
+
+    def visit(node):
+        if node.inputs and node not in new:
+            op, inputs, total = node.op, node.inputs, node.inputs[0]
+            product = total.inputs[0] if total.inputs else total
+            pattern = (node.op, total.op, product.op) == ("relu", "add", "matmul")
+            if pattern and uses[total] == uses[product] == 1:
+                op, inputs = "dense", (*product.inputs, total.inputs[1])
+            new[node] = replace(node, op=op, inputs=tuple(map(visit, inputs)))
+        return new.get(node, node)
+
+    return visit(fetch)
+    ### END SOLUTION
+
+
+# %% tags=["nbval-check-output"]
+fuse = check(3, fuse)
+
+# %%
+compiled = fuse(simple, count_uses(simple))
+show_graph(simple, "Three operations fused into one", compiled, keep=results)
+small = {x: np.ones((2, INPUTS), "float32")}
+print("operations:", operations(written), "→", operations(simple), "→", operations(compiled))
+print("same values:", np.allclose(run(compiled, small), run(written, small), rtol=1e-4))
+
+# %% [markdown]
+# ### What is it worth?
+#
+# First a prediction. If memory limits every operation, time is proportional to the bytes that operations read and
+# write. `traffic` counts them in one run.
+
+
+# %%
+@contextlib.contextmanager
+def wrapped(wrap):
+    """Replace the kernel of each operation by wrap(op, kernel) for a while."""
+    originals = dict(KERNELS)
+    KERNELS.update({op: wrap(op, kernel) for op, kernel in originals.items()})
+    try:
+        yield
+    finally:
+        KERNELS.update(originals)
+
+
+def traffic(fetch, feed):
+    """Return the gigabytes that the operations of one run read and write."""
+    moved = []
+
+    def counted(kernel, *values):
+        result = kernel(*values)
+        moved.extend(array.nbytes for array in (*values, result))
+        return result
+
+    with wrapped(lambda op, kernel: functools.partial(counted, kernel)):
+        run(fetch, feed)
+    return sum(moved) / 1e9
+
+
+# %%
+feed = {x: rng.normal(size=(ROWS, INPUTS)).astype("float32")}
+for name, fetch in (("written", written), ("simple", simple), ("compiled", compiled)):
+    print(f"{name:9} {traffic(fetch, feed):.2f} GB")
+predicted = traffic(written, feed) / traffic(compiled, feed)
+print(f"predicted speed-up: {predicted:.2f}×")
+
+# %% [markdown]
 # <div class="alert alert-block alert-info" style="color: black">
 #
-# **Guess first.** The next cell prints four lines. What will each of them show?
+# **Guess first.** Do you trust this prediction?
 #
 # </div>
 
-# %% tags=["nbval-check-output"]
-with v1.Session(graph=graph) as session:
-    session.run(slope.initializer)
-    print("1.", session.run([scaled, y], {x: [1.0, 2.0]}))
-    print("2.", session.run(y, {scaled: 100.0}), "and x was not fed")
-    print("3.", session.run({"line": y, "twice": [y, y]}, {x: 1.0}))
-    session.run(slope.assign(10.0))
-    print("4.", session.run(y, {x: 1.0}))
+# %%
+results.guess(2, "compiled graph vs as written", ..., unit="×")
 
 # %% [markdown]
-# Fetches can be lists and dictionaries, and the results come back in the same structure. One run computes each
-# operation **once**, however many fetches need it. A random number shows this.
+# Real runtimes plan memory. `planned` stores each result where the last run's was, which saves page faults. As NumPy
+# splits matmuls over cores and nothing else, all runs get one core. The limit is a run that does only the two matmuls,
+# in the same blocks. The next cell takes about 15 s.
+
 
 # %%
-dice = tf.Graph()
-with dice.as_default():
-    throw = tf.random.uniform([], 1, 7, dtype=tf.int32, name="throw")
-    double = tf.multiply(throw, 2, name="double")
-    broken = tf.math.floordiv(throw, 0, name="broken")
+def planned(fetch):
+    """Return a function that runs a graph, and stores each result where the last run stored it."""
+    results = []
 
-with v1.Session(graph=dice) as session:
-    for _ in range(3):
-        once = session.run([throw, double])
-        apart = session.run(throw), session.run(double)
-        print("a throw and its double, in one run:", *once, "  in two runs:", *apart)
-    print("the broken operation:", attempt(session, broken))
+    def step():
+        last, new = iter(results or itertools.repeat(None)), []
+
+        def stored(kernel, *values):
+            new.append(kernel(*values, out=next(last)))
+            return new[-1]
+
+        with wrapped(lambda op, kernel: functools.partial(stored, kernel)):
+            run(fetch, feed)
+        results[:] = new
+
+    return step
+
+
+def matmuls():
+    """Compute the two matmuls only."""
+    for which, out in zip("12", outs):
+        dense(feed[x], VALUES[f"w{which}"], VALUES[f"b{which}"], out, only_matmul=True)
+
+
+outs = np.zeros((2, ROWS, COLUMNS), "float32")
+
+# %%
+runs = {"as written": planned(written), "simplified": planned(simple)}
+runs |= {"compiled": planned(compiled), "matmuls": matmuls}
+with threadpool_limits(1):
+    variants = {name: per_second(each, ROWS / 1e6, AT_LEAST_S) for name, each in runs.items()}
+    row_speeds = alternate(variants, ROUNDS, "million rows/s", "section 3")
+for name, speed in row_speeds.items():
+    print(f"{name:11} {speed}   {share(speed, row_speeds['matmuls'])} of the limit")
+compile_gain = compare(row_speeds["compiled"], row_speeds["as written"])
+print(f"compiled vs as written: {compile_gain} (predicted {predicted:.2f}×)")
+results.compare_guess(2, compile_gain)
 
 # %% [markdown]
-# The last operation divides by zero. It was in the graph all along, and did no harm until you fetched it. **A
-# session runs what the fetches need, and nothing else.** This is called [**pruning**](../docs/glossary.md#pruning).
+# **Why were we wrong?** The experiment that tells: time each operation.
+
+
+# %%
+def profile(step):
+    """Return the milliseconds of each operation in one run."""
+    spent = collections.Counter()
+
+    def timed(op, kernel, *values, **options):
+        start = time.perf_counter()
+        result = kernel(*values, **options)
+        spent[op] += 1000 * (time.perf_counter() - start)
+        return result
+
+    with wrapped(lambda op, kernel: functools.partial(timed, op, kernel)):
+        step()
+    return spent
+
+
+with threadpool_limits(1):
+    profiles = {name: profile(runs[name]) for name in ("as written", "compiled")}
+print(f"{'ms':10}", *(f"{name:>11}" for name in profiles))
+for op in sorted(set().union(*profiles.values())):
+    print(f"{op:10}", *(f"{spent[op]:11.1f}" for spent in profiles.values()))
+
+# %%
+results.answer(1, "Where did the compiled graph save its time? Why did the prediction miss?", ...)
+
+# %% [markdown]
+# <details><summary>A model answer</summary>
 #
-# You can see it: on request, a run reports the graph that really ran, in `partition_graphs` of its metadata.
+# Removing duplicates halved the subtractions and divisions. Fusion moved `add` and `relu` into `dense`: compare it with
+# the sum of `matmul`, `add` and `relu`. Fusion saves the way to memory and back, and the prediction took that for all
+# of the time. But the arithmetic remains, in NumPy one loop per operation, even in the cache. A kernel that adds the
+# bias while the sums are still in registers, as oneDNN's does, comes closer to the limit. With slower memory, fusion
+# saves more.
+#
+# </details>
 
+# %% [markdown]
+# ## 4 · TensorFlow does the same {read 6, wait 0.1}
+#
+# `tf.function` calls a Python function **once**, with placeholders for its arguments, and records the operations that
+# the function calls. This is [**tracing**](../docs/glossary.md#tracing), and it is how you made a graph of
+# `layer_pair`. Each later call runs the recorded graph, a [**concrete
+# function**](../docs/glossary.md#concrete-function), and skips your Python code.
+# [**Grappler**](../docs/glossary.md#grappler), TensorFlow's graph optimiser, rewrites it first. The next cells run the
+# same `layer_pair` and ask for the graph that really ran.
 
 # %%
-def what_ran(graph, fetch, feeds=None):
-    """Run a graph and return the one that really ran, as a GraphDef."""
-    config = v1.ConfigProto()
-    rewrites = config.graph_options.rewrite_options
-    rewrites.min_graph_nodes = -1  # Grappler (section 6) skips small graphs otherwise
-    metadata = v1.RunMetadata()
+theirs = SimpleNamespace(sqrt=tf.sqrt, exp=tf.exp, relu=tf.nn.relu)
+
+
+@tf.function(input_signature=[tf.TensorSpec((2, INPUTS), name="x")])
+def in_tensorflow(x):
+    constants = [tf.constant(value, name=name) for name, value in VALUES.items()]
+    return layer_pair(x, constants, theirs)
+
+
+def as_graph(function):
+    """Return the graph of a tf.function, and the name of its result."""
+    graph, concrete = tf.Graph(), function.get_concrete_function()
+    with graph.as_default():
+        tf.graph_util.import_graph_def(concrete.graph.as_graph_def(), name="")
+    return graph, concrete.outputs[0].op.inputs[0].name  # what comes before Identity
+
+
+def what_ran(graph, fetch, feeds):
+    """Run a graph; return the result, and the graph that really ran."""
+    config, metadata = v1.ConfigProto(), v1.RunMetadata()
+    config.graph_options.rewrite_options.min_graph_nodes = -1  # Grappler skips small graphs
+    options = v1.RunOptions(output_partition_graphs=True)
     with v1.Session(graph=graph, config=config) as session:
-        session.run(fetch, feeds, v1.RunOptions(output_partition_graphs=True), metadata)
-    return metadata.partition_graphs[0]
+        result = session.run(fetch, feeds, options, metadata)
+    return result, metadata.partition_graphs[0]
 
 
+# %%
 def show_rewrite(graph, fetch, feeds, title, keep=None):
-    """Draw a graph as it was written and as it ran."""
-    before, after = graph.as_graph_def(), what_ran(graph, fetch, feeds)
+    """Draw a graph as written and as it ran; return the result and the operations that ran."""
+    before, (result, after) = graph.as_graph_def(), what_ran(graph, fetch, feeds)
     alt = f"As written: {graphs.describe(before)}. As it runs: {graphs.describe(after)}."
     plots.show(graphs.compare(before, after, title), alt=alt, keep=keep)
+    kinds = (graphs.OPERATION, graphs.FUSED)
+    return result, [node.op for node in graphs.read(after)[0] if node.kind in kinds]
 
 
-show_rewrite(dice, double, None, "What ran to fetch double")
-
-# %% [markdown]
-# One warning. Operations go into the **default graph**, here the graph of the `with` block. `number * 2.0` looks like a
-# computation, but it adds operations. In a training loop, it makes the graph grow with each step: the results stay
-# correct, but the steps get slower. So describe before the loop, and run inside it. After `graph.finalize()`, adding an
-# operation is an error. Today's version of this bug is *retracing*, in section 4.
-
-# %% [markdown]
-# ## 3 · ConfigProto: two kinds of threads {read 6, do 7, wait 1.5, optional}
-#
-# A session takes its settings from a `ConfigProto`. Two of them control [**threads**](../docs/glossary.md#thread).
-#
-# - `intra_op_parallelism_threads` sets [**intra-op parallelism**](../docs/glossary.md#intra-op-parallelism): the number
-#   of threads that compute **one** operation. A large matmul can be split among them.
-# - `inter_op_parallelism_threads` sets [**inter-op parallelism**](../docs/glossary.md#inter-op-parallelism): the number
-#   of operations that may run **at the same time**. That helps if the graph has branches.
-#
-# (In builds where oneDNN uses [**OpenMP**](../docs/glossary.md#openmp), `OMP_NUM_THREADS` replaces the first setting
-# for oneDNN operations.)
-#
-# There is a trap. The threads belong to the *process*: the first session creates them, and later sessions share them,
-# whatever their own config says. For inter-op threads, `use_per_session_threads=True` gives a session its own pool.
-# Intra-op threads have no such option: to change their number, start another process.
-#
-# Here are four branches. Each is a chain of matmuls and needs no results from the others.
-
-# %%
-# %%writefile work/branches.py
-"""Independent chains of matmuls, and sessions with a number of threads of each kind."""
-
-import numpy as np
-import tensorflow as tf
-
-v1 = tf.compat.v1
-
-
-def describe(count, length, size):
-    """Describe independent chains; return the graph, its input and the sum of their ends."""
-    rng = np.random.default_rng(0)
-    graph = tf.Graph()
-    with graph.as_default():
-        x = v1.placeholder(tf.float32, [size, size], name="x")
-        ends = []
-        for branch in range(count):
-            # Each branch has its own weights: equal branches would be computed once (section 6).
-            weights = tf.constant(rng.normal(size=(size, size)) / np.sqrt(size), tf.float32)
-            y = x
-            for _ in range(length):
-                y = tf.matmul(y, weights, name=f"branch_{branch}/product")
-            ends.append(y)
-        return graph, x, tf.add_n(ends)
-
-
-def open_session(graph, inter, intra):
-    """Open a session with its own inter-op threads; intra-op threads are the process's."""
-    return v1.Session(
-        graph=graph,
-        config=v1.ConfigProto(
-            inter_op_parallelism_threads=inter,
-            use_per_session_threads=True,
-            intra_op_parallelism_threads=intra,
-        ),
-    )
-
-
-# %% [markdown]
-# The script that times them is folded. With `v1.RunOptions(trace_level=v1.RunOptions.FULL_TRACE)`, a run also records
-# when each operation started and ended.
-
-# %% jupyter={"source_hidden": true}
-# %%writefile work/time_branches.py
-"""Time branches: time_branches.py --intra 1 --inter 1 2 --cases small:256:8 --out a.json"""
-
-import argparse
-import json
-import statistics
-import time
-from pathlib import Path
-
-import numpy as np
-import tensorflow as tf
-from branches import describe, open_session
-
-v1 = tf.compat.v1
-
-parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("--intra", type=int, required=True)
-parser.add_argument("--inter", type=int, nargs="+", required=True)
-parser.add_argument("--branches", type=int, default=4)
-parser.add_argument("--cases", nargs="+", required=True, help="name:rows:matmuls per branch")
-parser.add_argument("--runs", type=int, default=7)
-parser.add_argument("--out", type=Path, required=True)
-args = parser.parse_args()
-
-
-def clock(session, total, feeds):
-    """Return the milliseconds of a run."""
-    start = time.perf_counter()
-    session.run(total, feeds)
-    return 1000 * (time.perf_counter() - start)
-
-
-def trace(session, fetch, feeds):
-    """Run once; return (branch, start, end) of each matmul, in ms, by start."""
-    metadata = v1.RunMetadata()
-    options = v1.RunOptions(trace_level=v1.RunOptions.FULL_TRACE)
-    session.run(fetch, feeds, options, metadata)
-    ran = []
-    for node in (node for device in metadata.step_stats.dev_stats for node in device.node_stats):
-        if node.node_name.startswith("branch_"):
-            offsets = (node.op_start_rel_micros, node.op_end_rel_micros)
-            start, end = ((node.all_start_micros + offset) / 1000 for offset in offsets)
-            ran.append((int(node.node_name.split("/")[0].removeprefix("branch_")), start, end))
-    return sorted(ran, key=lambda matmul: matmul[1])
-
-
-measured = []
-for case in args.cases:
-    name, size, length = case.split(":")
-    graph, x, total = describe(args.branches, int(length), int(size))
-    feeds = {x: np.random.default_rng(1).normal(size=x.shape).astype(np.float32)}
-    sessions = {inter: open_session(graph, inter, args.intra) for inter in args.inter}
-    times = {inter: [] for inter in sessions}
-    for turn in range(args.runs + 2):  # alternately, so that a disturbance affects all of them
-        for inter, session in sessions.items():
-            ms = clock(session, total.op, feeds)  # an operation's result is not copied to NumPy
-            times[inter] += [ms] if turn > 1 else []  # the first runs prepare the graph
-    for inter, session in sessions.items():
-        traces = [trace(session, total.op, feeds) for _ in range(3)]
-        fastest = min(traces, key=lambda ran: max(end for *_, end in ran) - ran[0][1])
-        ms = statistics.median(times[inter])
-        setting = {"case": name, "inter": inter, "intra": args.intra}
-        measured.append({**setting, "ms": ms, "ran": fastest})
-args.out.write_text(json.dumps(measured))
-
-# %% [markdown]
-# <div class="alert alert-block alert-info" style="color: black">
-#
-# **Guess first.** There are small matrices, 256 × 256, and large ones, 1024 × 1024. Which kind of threads makes the
-# small ones faster, and which the large ones? Write your guess for the *small* ones over the three dots, in quotes.
-#
-# </div>
-
-# %%
-results.guess(
-    1,
-    "threads that help more, small matrices",
-    ...,
-    choices=("inter-op", "intra-op", "no difference"),
+graph, fetch = as_graph(in_tensorflow)
+their_result, their_ops = show_rewrite(
+    graph, fetch, {"x:0": small[x]}, "Two layers in TensorFlow", keep=results
 )
+print(f"TensorFlow: {len(their_ops)} operations: {', '.join(their_ops)}")
+print(f"you:        {operations(compiled)} operations")
+print("same values:", np.allclose(their_result, run(compiled, small), rtol=1e-4))
 
 # %% [markdown]
-# Each launch is a process of its own. The cell takes about a minute and a half.
-
-# %%
-BRANCHES = 4
-inters = sorted({1, 2, min(BRANCHES, cores)})
-cases = [f"{case}:{size}:{length}" for case, (size, length) in BRANCH_SIZES.items()]
-launches = [intra for _ in range(BRANCH_ROUNDS) for intra in BRANCH_THREADS]
-timed = []
-with load.watch("section 3") as branch_others:
-    for launch, intra in enumerate(launches, 1):
-        print(f"launch {launch} of {len(launches)}, intra-op threads: {intra}", flush=True)
-        out = work / "branches.json"
-        threads = ("--intra", intra, "--inter", *inters)
-        options = ("--branches", BRANCHES, "--cases", *cases, "--out", out)
-        run_ranks(1, "work/time_branches.py", *threads, *options, show=False)
-        timed += json.loads(out.read_text())
-
-
-# %% jupyter={"source_hidden": true}
-def thread_speeds(timed):
-    """Return for each case and setting, (inter, intra), the runs per second, round by round."""
-    speeds = {}
-    for m in timed:
-        setting = m["inter"], m["intra"]
-        speeds.setdefault(m["case"], {}).setdefault(setting, []).append(1000 / m["ms"])
-    return speeds
-
-
-def report_threads(case, speeds):
-    """Print each setting's speed-up over one thread, and what both kinds add to the better one."""
-    gains = ratios(speeds, (1, 1))
-    for (inter, intra), gain in gains.items():
-        if (inter, intra) != (1, 1):
-            print(summarise(f"{case}, {inter} inter-op, {intra} intra-op", gain))
-    most_inter, most_intra = max(speeds)[0], max(intra for _, intra in speeds)
-    if most_intra > 1:  # not in a small run, nor on one core
-        alone = {"inter-op": (most_inter, 1), "intra-op": (1, most_intra)}
-        better = max(alone, key=lambda kind: gains[alone[kind]].value)
-        both = ratio(speeds[most_inter, most_intra], speeds[alone[better]])
-        print(summarise(f"{case}, both kinds vs {better} alone, the better kind here", both))
-    return gains
-
-
-branch_speeds = thread_speeds(timed)
-thread_gains = {case: report_threads(case, speeds) for case, speeds in branch_speeds.items()}
-
-# %% jupyter={"source_hidden": true}
-branch_limit = min(BRANCHES, cores)
-figure, axes = plt.subplots(1, len(thread_gains), sharey=True, squeeze=False)
-for axis, (case, gains) in zip(axes[0], thread_gains.items()):
-    for row, ((_, intra), gain) in enumerate(gains.items()):
-        spread = [[gain.value - gain.low], [gain.high - gain.value]]
-        colour, marker = (plots.BLUE, "o") if intra == 1 else (plots.ORANGE, "s")
-        axis.errorbar(gain.value, row, xerr=spread, fmt=marker, color=colour, capsize=5)
-        axis.annotate(
-            f"{gain.value:.2f}×",
-            (gain.value, row),
-            xytext=(0, 9),
-            textcoords="offset points",
-            ha="center",
-            bbox=dict(facecolor="white", edgecolor="none", pad=1),  # on top of the dashed line
-        )
-    axis.axvline(branch_limit, color=plots.BLACK, linestyle="--", linewidth=1.5)
-    size = BRANCH_SIZES[case][0]
-    axis.set(xlabel="speed-up over one thread (×)", title=f"{case}: {size} × {size}")
-    axis.set_xlim(0, 1.15 * max(branch_limit, *(gain.high for gain in gains.values())))
-    axis.margins(y=0.2)
-names = [f"inter {inter}, intra {intra}" for inter, intra in thread_gains["small"]]
-axes[0, 0].set_yticks(range(len(names)), names)
-axes[0, 0].invert_yaxis()
-figure.suptitle("Four branches by thread setting (dashed: the limit of inter-op threads)")
-figures = "; ".join(
-    f"{case}, inter {inter}, intra {intra}: {gain}"
-    for case, gains in thread_gains.items()
-    for (inter, intra), gain in gains.items()
-)
-plots.show(
-    figure,
-    alt=f"Speed-up over one thread, with its 95% interval, by thread setting. {figures}.",
-    keep=results,
-    watched=[branch_others],
-)
-
-# %% jupyter={"source_hidden": true}
-rows = []
-for case, gains in thread_gains.items():
-    settings = {
-        "inter-op": ((inters[-1], 1), branch_limit, "branches or cores"),
-        "intra-op": ((1, max(BRANCH_THREADS)), cores, "cores"),
-    }
-    for kind, (setting, factor, of) in settings.items():
-        if setting != (1, 1):
-            limit = Limit(
-                Measured(factor, unit="×", digits=0, note=of),
-                above="each core also brings its own cache",
-            )
-            name = f"all {kind} threads vs one, {BRANCHES} branches of {case} matmuls"
-            rows.append((name, "", Measured(*gains[setting], "×"), limit, branch_others))
-results.hand_in("3", *rows)  # for the closing table
-
-if max(BRANCH_THREADS) > 1:
-    helps_more = {}
-    for case, of_case in branch_speeds.items():
-        kinds = ratio(of_case[inters[-1], 1], of_case[1, max(BRANCH_THREADS)])
-        print(summarise(f"{case}, inter-op alone vs intra-op alone", kinds))
-        better = "inter-op" if kinds.faster else "intra-op"
-        helps_more[case] = better if kinds.significant else "no difference"
-    results.compare_guess(1, helps_more["small"])
-
-# %% [markdown]
-# An operation that is too small to split leaves intra-op threads idle, so only another branch can use the other cores.
-# A large operation can use all cores by itself. A network is mostly one long chain of large operations. So people set
-# intra-op threads to the number of cores, and inter-op threads to 1 or 2. Published: intra-op 56, inter-op 2,
-# `OMP_NUM_THREADS` 56, for a server (F. Baruffa, *Deep Learning at Scale using Distributed Frameworks*, Intel, 2019).
+# The orange boxes are fused, and their second line lists what they contain. `_MklNativeFusedMatMul` runs on oneDNN,
+# `_FusedMatMul` on Eigen, TensorFlow's own library. Grappler also replaced the division: to multiply by the reciprocal,
+# computed in advance, is cheaper.
 #
-# With both kinds, there can be more threads than cores. The lines "both kinds vs … alone" show whether that costs
-# anything.
-#
-# Did branches really run concurrently? The next picture shows one run for each number of inter-op threads: the fastest
-# of those traced. Each bar is a matmul, and its letter is its branch. TensorFlow doesn't record which thread ran a
-# matmul. A matmul that starts before another has ended gets a row of its own.
-
-
-# %% jupyter={"source_hidden": true}
-def rows_of(ran):
-    """Yield for each (branch, start, end) the first row in which nothing else is running."""
-    ends = []
-    for _, start, end in ran:
-        row = next((row for row, other in enumerate(ends) if other <= start), len(ends))
-        ends[row : row + 1] = [end]
-        yield row
-
-
-def span(ran):
-    """Return the time from the first start to the last end."""
-    return max(end for *_, end in ran) - ran[0][1]
-
-
-COLOURS = (plots.SKY, plots.ORANGE, plots.PURPLE, plots.YELLOW)  # letters are readable on them
-branch_traces = {}
-for m in timed:
-    if m["case"] == "small" and m["intra"] == 1:
-        slower = branch_traces.get(m["inter"], m["ran"])
-        branch_traces[m["inter"]] = min(slower, m["ran"], key=span)
-figure, axes = plt.subplots(
-    len(branch_traces), 1, sharex=True, figsize=(9, 1.4 + 1.3 * len(branch_traces))
-)
-at_once = []
-for axis, (inter, ran) in zip(axes, branch_traces.items()):
-    begin = ran[0][1]
-    for (branch, start, end), row in zip(ran, rows_of(ran)):
-        axis.barh(
-            row,
-            end - start,
-            left=start - begin,
-            color=COLOURS[branch],
-            edgecolor="white",
-            height=0.8,
-        )
-        middle = (start + end) / 2 - begin
-        axis.text(middle, row, "ABCD"[branch], ha="center", va="center", fontsize=10)
-    at_once.append(1 + max(rows_of(ran)))
-    axis.set(title=f"{inter} inter-op {'thread' if inter == 1 else 'threads'}")
-    axis.set_yticks(range(at_once[-1]), range(1, at_once[-1] + 1))
-    axis.grid(visible=False)
-axes[-1].set(xlabel="time since the first matmul started (ms)")
-figure.supylabel("concurrent matmuls", fontsize=11)
-figure.suptitle("Which branch ran when")
-summary = (f"{inter} inter-op: at most {n} at once" for inter, n in zip(branch_traces, at_once))
-plots.show(
-    figure,
-    alt=f"Bars in time for the matmuls of four branches, A to D. {'; '.join(summary)}.",
-    keep=results,
-    watched=[branch_others],
-)
-
-# %% [markdown]
-# ### Exercise 2 · Read the trace
-#
-# A real network's trace has thousands of operations. Write `concurrency(ran)`. It takes a list of
-# `(branch, start, end)`, with times in ms, in any order, and returns two numbers:
-#
-# - the **maximum** number of operations that ran at the same moment. One that starts exactly when another ends does not
-#   overlap with it;
-# - the **average** number from the first start to the last end. Moments in which nothing ran count as zero.
-
-
-# %%
-def concurrency(ran):
-    """Return how many operations ran at once: the maximum, and the average."""
-    ### BEGIN SOLUTION
-    begin, finish = min(start for _, start, _ in ran), max(end for _, _, end in ran)
-    average = sum(end - start for _, start, end in ran) / (finish - begin)
-    most = max(sum(start <= moment < end for _, start, end in ran) for _, moment, _ in ran)
-    return most, average
-    ### END SOLUTION
-
-
-# %% tags=["nbval-check-output"]
-concurrency = check(2, concurrency)
-
-# %% [markdown]
-# If twice as many matmuls run at once and each takes as long as before, the run takes half the time. If each takes
-# longer, they compete for something, such as caches or memory. The next cell predicts the
-# speed-up from the average and the time per matmul, and compares it with the one measured without tracing.
-
-# %%
-print("inter-op threads   max at once   average   ms per matmul   predicted speed-up")
-alone, predictions = None, []
-for inter, ran in branch_traces.items():
-    most_at_once, average = concurrency(ran)
-    ms = np.mean([end - start for _, start, end in ran])
-    alone = alone or (average, ms)
-    predicted = (average / alone[0]) / (ms / alone[1])
-    print(f"{inter:16} {most_at_once:13} {average:9.2f} {ms:15.3f} {predicted:19.2f}×")
-    if inter > 1:
-        speedup = Measured(*thread_gains["small"][inter, 1], "×")
-        predictions.append(Prediction(f"small, {inter} inter-op threads", predicted, speedup))
-print(*predictions, sep="\n")
-
-# %% [markdown]
-# ## 4 · Today: `tf.function` {read 7, do 8, wait 0.2}
-#
-# Since TensorFlow 2, operations run immediately, as Python's do. This is [**eager
-# execution**](../docs/glossary.md#eager-execution). It is easier to debug, but there is no graph. `tf.function` brings
-# the graph back. It runs your Python function **once**, with placeholders for the arguments, and records the operations
-# that the function calls. This is [**tracing**](../docs/glossary.md#tracing). Later calls run the recorded graph and
-# skip your Python code. You still define first and run later, but TensorFlow decides when.
-
-
-# %%
-@tf.function
-def line(x, slope):
-    # Python: it runs only while tracing.
-    print(f"   tracing: x is {x.dtype.name}{x.shape}, slope is {slope}")
-    return slope * x + 1.0
-
-
-for call in (1, 2, 3):
-    print(f"call {call}: {line(tf.constant([1.0, 2.0]), tf.constant(2.0))}")
-
-# %% [markdown]
-# Three calls, one `print`.
-#
-# ### How much faster is a graph?
-#
-# Here is one training step of a small network with two dense layers.
-
-# %%
-initial = np.random.default_rng(0)
-shapes = ((784, 128), (128,), (128, 10), (10,))
-weights = [tf.Variable(0.05 * initial.normal(size=shape), dtype=tf.float32) for shape in shapes]
-
-
-def training_step(images, labels):
-    """Take one step of gradient descent; return the loss."""
-    with tf.GradientTape() as tape:
-        hidden = tf.nn.relu(images @ weights[0] + weights[1])
-        logits = hidden @ weights[2] + weights[3]
-        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-        loss = tf.reduce_mean(losses)
-    for weight, gradient in zip(weights, tape.gradient(loss, weights)):
-        weight.assign_sub(0.01 * gradient)
-    return loss
-
-
-# %% [markdown]
-# `tf.function(jit_compile=True)` compiles the graph with [XLA](https://openxla.org/xla), which merges operations and
-# makes machine code for the shapes at hand. The lab times that, too.
-#
-# <div class="alert alert-block alert-info" style="color: black">
-#
-# **Guess first.** With a batch of 32 images, how much faster is this step as a `tf.function` than in eager execution?
-# Write a number over the three dots. With 2,048 images, is the factor larger or smaller?
-#
-# </div>
-
-# %%
-results.guess(2, "a training step, graph vs eager, batch 32", ..., unit="×")
-
-# %% [markdown]
-# The next cell takes about five seconds.
-
-
-# %%
-def steps_per_second(step, images, labels, count=10):
-    """Return the speed of a training step."""
-    start = time.perf_counter()
-    for _ in range(count):
-        step(images, labels)
-    return count / (time.perf_counter() - start)
-
-
-step_speeds = {}
-with load.watch("section 4") as step_others:
-    for batch in BATCHES:
-        print(f"batch {batch}: {STEP_ROUNDS} rounds", flush=True)
-        images, labels = tf.random.normal([batch, 784]), tf.zeros([batch], tf.int32)
-        methods = {
-            "eager": training_step,
-            "graph": tf.function(training_step),
-            "graph, XLA": tf.function(training_step, jit_compile=True),
-        }
-        rounds = {method: [] for method in methods}
-        for turn in range(STEP_ROUNDS + 1):  # alternately, so that a disturbance affects all
-            for method, step in methods.items():
-                speed = steps_per_second(step, images, labels)
-                rounds[method] += [speed] if turn else []  # the first round traces and compiles
-        step_speeds[batch] = rounds
-
-# %%
-step_gains = {batch: ratios(speeds, "eager") for batch, speeds in step_speeds.items()}
-xla_gains = {
-    batch: ratio(speeds["graph, XLA"], speeds["graph"]) for batch, speeds in step_speeds.items()
-}
-for batch, speeds in step_speeds.items():
-    medians = ", ".join(
-        f"{method} {1000 / np.median(speed):.2f} ms" for method, speed in speeds.items()
-    )
-    print(f"batch {batch}: {medians}")
-    print(summarise("   graph vs eager", step_gains[batch]["graph"]))
-    print(summarise("   XLA vs graph", xla_gains[batch]))
-if len(BATCHES) > 1:
-    ends = BATCHES[0], BATCHES[-1]
-    at_first, at_last = (
-        np.divide(step_speeds[batch]["graph"], step_speeds[batch]["eager"]) for batch in ends
-    )
-    change = ratio(at_last, at_first)
-    grew = ("larger" if change.faster else "smaller") if change.significant else change.verdict
-    print(f"factor at batch {ends[1]} vs batch {ends[0]}: {Measured(*change, '×')}, {grew}")
-
-graph_gain = step_gains[BATCHES[0]]["graph"]
-headline = Measured(*graph_gain, "×")
-results.step("graph", headline, step_others, significant=graph_gain.significant)
-results.compare_guess(2, headline)
-
-# %% jupyter={"source_hidden": true}
-figure, axis = plt.subplots()
-series = {"graph": (plots.BLUE, "o", -0.06), "graph, XLA": (plots.ORANGE, "s", 0.06)}
-for method, (colour, marker, shift) in series.items():
-    gains = [of_batch[method] for of_batch in step_gains.values()]
-    values = np.array([gain.value for gain in gains])
-    spread = [
-        [gain.value - gain.low for gain in gains],
-        [gain.high - gain.value for gain in gains],
-    ]
-    places = np.arange(len(gains)) + shift
-    axis.errorbar(places, values, spread, color=colour, marker=marker, capsize=6, label=method)
-    for place, value in zip(places, values):
-        axis.annotate(
-            f"{value:.2f}×",
-            (place, value),
-            xytext=(10, 6) if shift > 0 else (-10, -18),
-            textcoords="offset points",
-            ha="left" if shift > 0 else "right",
-            bbox=dict(facecolor="white", edgecolor="none", pad=1),  # on top of the lines
-        )
-axis.axhline(1, color=plots.BLACK, linestyle="--", linewidth=1.5, marker="")
-axis.set_xticks(range(len(BATCHES)), BATCHES)
-axis.set(xlabel="images per batch", ylabel="speed-up over eager execution (×)")
-axis.set_title("A training step as a graph (dashed: eager execution)")
-highest = np.nanmax(  # of a single round, there is no interval
-    [(gain.value, gain.high) for of_batch in step_gains.values() for gain in of_batch.values()]
-)
-axis.set_ylim(0, 1.2 * highest)
-axis.margins(x=0.2)
-axis.legend(loc="upper right")
-figures = "; ".join(
-    f"batch {batch}: graph {gains['graph']}, with XLA {gains['graph, XLA']}"
-    for batch, gains in step_gains.items()
-)
-plots.show(
-    figure,
-    alt=f"Speed-up of a training step over eager execution, with its 95% interval. {figures}.",
-    keep=results,
-    watched=[step_others],
-)
-
-# %% [markdown]
-# Eagerly, Python calls one operation after another, and records each for the gradient. A call takes the same time
-# for every batch size. **So if a graph saves only these calls, it saves the same time per step for every batch.** The
-# next cell tests that.
-
-
-# %% jupyter={"source_hidden": true}
-def saved_per_step(speeds):
-    """Return the milliseconds per step that a graph saves, with their 95% interval."""
-    saved = 1000 / np.array(speeds["eager"]) - 1000 / np.array(speeds["graph"])
-    mean, half = interval(saved)
-    return Measured(mean, mean - half, mean + half, "ms")
-
-
-def explain_saving(saved):
-    """Say whether the time saved, a Measured for each batch size, is a fixed time per step."""
-    (small, least), *_, (large, most) = saved.items()
-    compared = repeated("time saved", (f"batches of {small}", least), (f"batches of {large}", most))
-    if most.low > least.high:
-        extra = f"{most.value - least.value:.2f} ms"
-        return (
-            f"{compared}.\nThe time saved grows {most.value / least.value:.1f}× with the batch. "
-            f"{least.value:.2f} ms can be calls; {extra} depend on the batch, so they are not."
-        )
-    shrinks = most.high < least.low
-    return f"{compared}.\n" + (
-        "The time saved shrinks with the batch, which calls do not explain."
-        if shrinks
-        else "That fits a fixed time per step, the calls; no growth is proven."
-    )
-
-
-saved = {batch: saved_per_step(speeds) for batch, speeds in step_speeds.items()}
-for batch, ms in saved.items():
-    print(f"batch {batch}: a graph saves {ms} per step")
-if len(saved) > 1:
-    print(explain_saving(saved))
-
-# %% [markdown]
-# What else could a graph save? It knows when a tensor is no longer needed and can reuse its memory, and it can merge
-# operations, which section 6 shows. Neither is measured here.
-#
-# **If you use Keras**, `model.fit` makes a `tf.function` of its training step for you. The argument `jit_compile` of
-# `model.compile` decides whether to add XLA, which compiles again for each new shape. The lines "XLA vs graph" above
-# show whether it is faster for a network this small.
-
-# %%
-example = tf.keras.Sequential([tf.keras.layers.Dense(10)])
-example.compile("sgd", "mse")
-print("By default, Keras compiles fit with XLA on this machine:", example.jit_compile)
-
-# %% [markdown]
 # ### When does TensorFlow trace again?
 #
-# This is called [**retracing**](../docs/glossary.md#retracing).
+# For other arguments, the function is traced again. This is [**retracing**](../docs/glossary.md#retracing).
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
@@ -895,6 +640,7 @@ print("By default, Keras compiles fit with XLA on this machine:", example.jit_co
 results.guess(3, "calls that are traced, of seven", ..., unit="calls")
 
 # %%
+tf.get_logger().setLevel("ERROR")  # no warnings about frequent tracing: this lab does it on purpose
 pair, slope_of_2 = tf.constant([1.0, 2.0]), tf.constant(2.0)
 later_calls = {
     "the same shape, other numbers": (tf.constant([5.0, 6.0]), slope_of_2),
@@ -905,33 +651,39 @@ later_calls = {
     "slope is Python's 2.0, again": (pair, 2.0),
     "slope is the tensor 3.0": (pair, tf.constant(3.0)),
 }
-fresh = tf.function(lambda x, slope: slope * x + 1.0)
-fresh(pair, slope_of_2)
+line = tf.function(lambda x, slope: slope * x + 1.0)
+line(pair, slope_of_2)
 traced = []
-with without_warnings():
-    for number, (what, arguments) in enumerate(later_calls.items(), 1):
-        before = fresh.experimental_get_tracing_count()
-        fresh(*arguments)
-        traced.append(fresh.experimental_get_tracing_count() > before)
-        print(f"{number}. {what:32} {'traced' if traced[-1] else '-'}")
-
+for number, (what, arguments) in enumerate(later_calls.items(), 1):
+    before = line.experimental_get_tracing_count()
+    line(*arguments)
+    traced.append(line.experimental_get_tracing_count() > before)
+    print(f"{number}. {what:32} {'traced' if traced[-1] else '-'}")
 results.compare_guess(3, Measured(sum(traced), unit="calls", digits=0))
 
 # %% [markdown]
-# In a program, TensorFlow prints long warnings if it traces a function this often. This cell silenced them.
+# By default, each graph is for one shape and one dtype. A Python number becomes a constant, part of the graph, so
+# **each new number is a new graph**. Don't pass a learning rate or a step number as a Python number.
 #
-# By default, each graph is for one shape and one dtype. A Python number is not data: it becomes a constant, part of the
-# graph, so **each new number is a new graph**. If you pass a learning rate or a step number as a Python number, each
-# new value causes a new trace.
-#
-# <div class="alert alert-block alert-info" style="color: black">
-#
-# **Guess first.** The next function calls 40 operations. How much longer does a call take when it traces?
-#
-# </div>
+# There are two remedies. Pass **tensors** instead of Python numbers. And declare what the function accepts: an **input
+# signature** gives the dtype and shape of each argument, with `None` for a length that may vary.
 
-# %%
-results.guess(4, "time of a call that traces vs one that doesn't", ..., unit="×")
+# %% tags=["nbval-check-output"]
+shapes_traced = []
+
+
+@tf.function(input_signature=[tf.TensorSpec([None], tf.float32), tf.TensorSpec([], tf.float32)])
+def signed(x, slope):
+    shapes_traced.append(x.shape)  # Python code: it runs only while tracing
+    return slope * x + 1.0
+
+
+for length in (2, 3, 4, 5):
+    signed(np.ones(length, np.float32), length)
+print(shapes_traced)
+
+# %% [markdown]
+# What does a trace cost? The next function has 40 operations. A new Python number is traced, a tensor is not.
 
 # %%
 LAYERS = 20
@@ -944,467 +696,256 @@ def network(x, scale):
     return x
 
 
-numbers = tf.ones([100])
-network(numbers, tf.constant(1.0))
-
-
-def milliseconds(scales):
-    """Return the mean time of a call."""
-    start = time.perf_counter()
-    for scale in scales:
-        network(numbers, scale)
-    return 1000 * (time.perf_counter() - start) / len(scales)
-
-
-tracing, calling = [], []
-with load.watch("section 4") as tracing_others, without_warnings():
-    for _ in range(TRACED_ROUNDS):  # alternately; new Python numbers are traced
-        tracing.append(milliseconds(np.random.default_rng().random(3).tolist()))
-        calling.append(milliseconds(tf.unstack(tf.random.uniform([100]))))
-tracing_cost = Measured(*ratio(tracing, calling), "×", digits=0)
-print(f"a call that traces: {np.median(tracing):.1f} ms")
-print(f"one that doesn't:   {np.median(calling):.3f} ms")
-print(f"ratio of the times: {tracing_cost}")
-results.compare_guess(4, tracing_cost)
-
-# %% [markdown]
-# There are two remedies. Pass **tensors** instead of Python numbers. And declare what the function accepts: an **input
-# signature** gives the dtype and shape of each argument, with `None` for a length that may vary.
-
-# %% tags=["nbval-check-output"]
-traces = []
-
-
-@tf.function(input_signature=[tf.TensorSpec([None], tf.float32), tf.TensorSpec([], tf.float32)])
-def signed(x, slope):
-    traces.append(f"x has shape {x.shape}")
-    return slope * x + 1.0
-
-
-for length in (2, 3, 4, 5):
-    signed(np.ones(length, np.float32), length)
-print(traces)
-
-
-@tf.function(reduce_retracing=True)
-def relaxed(x):
-    traces.append(f"x has shape {x.shape}")
-    return 2 * x
-
-
-traces.clear()
-for length in (2, 3, 4, 5):
-    relaxed(tf.ones([length]))
-print(traces)
-
-# %% [markdown]
-# With `reduce_retracing=True`, TensorFlow detects at the first new length that the length varies.
-#
-# ### Exercise 3 · Two graphs and a counter
-#
-# A program calls a function with batches of any length, sometimes to train and sometimes to predict. The function gets
-# three arguments: the batch `x`; `step`, the number of training calls so far, including this one; and `training`,
-# Python's `True` or `False`, as Keras passes it to a layer. Here is the program without graphs.
-
-
-# %%
-def count_eagerly(function):
-    """Return call(x, training), which counts training calls for function(x, step, training)."""
-    step = 0
-
-    def call(x, training):
-        nonlocal step
-        if training:
-            step += 1
-        return function(tf.convert_to_tensor(x, tf.float32), step, training)
-
-    return call
-
-
-decay = count_eagerly(lambda x, step, training: x * 0.5**step)
-for training in (False, True, True, False):
-    print(f"training is {training!s:5}: {decay([8.0, 16.0], training)}")
-
-# %% [markdown]
-# Write `count_in_graphs(function)`. It returns a function that does the same but runs `function` as a graph. Whatever
-# the lengths of the batches and however often it is called, `function` is traced at most **twice**: once for training
-# and once for prediction. Each call of `count_in_graphs` starts its own count.
-#
-# `x` is a list of numbers, or an array or tensor of float32, of any length. `function` receives it as a tensor. It
-# receives `step` as a number or a float32 tensor, and `training` as Python's `True` or `False`, so it may contain `if
-# training`.
-
-
-# %%
-def count_in_graphs(function):
-    """Return call(x, training), which runs function(x, step, training) as one of two graphs."""
-    ### BEGIN SOLUTION
-    step = tf.Variable(0.0)
-
-    def graph_for(training):
-        def run(x):
-            if training:
-                step.assign_add(1.0)
-            return function(x, step.read_value(), training)
-
-        return tf.function(run, input_signature=[tf.TensorSpec([None], tf.float32)])
-
-    both = {training: graph_for(training) for training in (False, True)}
-    return lambda x, training: both[training](x)
-    ### END SOLUTION
-
-
-# %% tags=["nbval-check-output"]
-count_in_graphs = check(3, count_in_graphs)
-
-# %% [markdown]
-# ## 5 · What happens to the Python code in a function {read 5}
-#
-# Everything in the function that is not TensorFlow runs during tracing and never again.
-#
-# <div class="alert alert-block alert-info" style="color: black">
-#
-# **Guess first.** What does the next cell print?
-#
-# </div>
-
-# %%
-python_calls = 0
-noise = np.random.default_rng()
-
-
-@tf.function
-def noisy(x):
-    global python_calls
-    python_calls += 1  # Python
-    return x + noise.random(), x + tf.random.uniform([])  # NumPy's, and TensorFlow's
-
-
-for _ in range(3):
-    by_numpy, by_tensorflow = noisy(tf.constant(0.0))
-    print(f"NumPy {by_numpy:.4f}   TensorFlow {by_tensorflow:.4f}")
-print(f"calls counted: {python_calls}")
-
-# %% [markdown]
-# NumPy's number was drawn once and is now a constant in the graph. The same happens to a Python counter, a list that
-# you append to, a file that you read, and `time.time()`. There is no error message. Keep state in a `tf.Variable`, and
-# draw random numbers with `tf.random`.
-#
-# ### Loops and conditions: AutoGraph
-#
-# Above, a Python loop was unrolled. So how does a graph repeat something as often as the data require?
-# [**AutoGraph**](../docs/glossary.md#autograph), a part of `tf.function`, rewrites your Python code before it is
-# traced. A `for`, `while` or `if` that depends on a **tensor** becomes an operation. All others stay Python.
-#
-# <div class="alert alert-block alert-info" style="color: black">
-#
-# **Guess first.** How many `Tanh` operations does each of these graphs contain?
-#
-# </div>
-
-
-# %%
-def python_loop(x):
-    for _ in range(3):
-        x = tf.tanh(x)
-    return x
-
-
-def tensor_loop(x):
-    while tf.reduce_max(x) > 0.5:
-        x = tf.tanh(x)
-    return x
-
-
-def tensor_if(x):
-    if tf.reduce_sum(x) > 1.0:
-        x = tf.tanh(x)
-    return x
-
-
-concretes = {}
-for what, function in (
-    ("for … in range(3)", python_loop),
-    ("while tf.reduce_max(x) > 0.5", tensor_loop),
-    ("if tf.reduce_sum(x) > 1.0", tensor_if),
-):
-    concretes[what] = tf.function(function).get_concrete_function(tf.ones([2]))
-    types = [operation.type for operation in concretes[what].graph.get_operations()]
-    counts = collections.Counter(kind for kind in types if kind != "Const")
-    print(f"{what:29}", ", ".join(f"{count} {kind}" for kind, count in counts.items()))
-
-# %% jupyter={"source_hidden": true}
-for what, title in (
-    ("for … in range(3)", "A loop over Python's range: unrolled"),
-    ("while tf.reduce_max(x) > 0.5", "A loop on a tensor: one operation"),
-):
-    described = concretes[what].graph.as_graph_def()
-    plots.show(graphs.draw(described, title), alt=graphs.describe(described))
-
-# %% [markdown]
-# The `while` is one operation, `StatelessWhile` (or `While`). Its condition and its body, with one `Tanh`, are graphs
-# of their own inside that operation. So the graph has the same size for three repetitions and for three million. A loop
-# over `tf.range(n)` works the same way. The `if` is one operation as well.
-#
-# AutoGraph also rewrites the functions that yours calls, which takes time. `@tf.function(autograph=False)` turns it
-# off, as in labs 07 and 08. A function with a loop or condition on tensors then fails:
-
-# %%
-try:
-    tf.function(tensor_if, autograph=False)(tf.ones([2]))
-except TypeError as error:
-    print(f"{type(error).__name__}: {str(error).partition('. ')[0]}.")
-
-# %% [markdown]
-# ### When something is wrong
-#
-# `print` and a debugger work while the function is traced, when tensors have no values yet. There are two ways to see
-# the values: `tf.print` is an operation in the graph, and `tf.config.run_functions_eagerly(True)` runs your Python code
-# in each call, as if there were no `tf.function`.
-
-
-# %%
-@tf.function
-def suspicious(x):
-    y = tf.math.log(x)
-    print("   print:   ", y)
-    tf.print("   tf.print:", y, output_stream=sys.stdout)
-    return tf.sqrt(y)
-
-
-for call in (1, 2):
-    print(f"call {call}")
-    suspicious(tf.constant([4.0, 0.5]))
-
-print("run eagerly")
-tf.config.run_functions_eagerly(True)
-try:
-    print("   result:  ", suspicious(tf.constant([4.0, 0.5])))
-finally:
-    tf.config.run_functions_eagerly(False)  # it holds for all functions
-
-# %% [markdown]
-# `print` showed a tensor without a value, once. `tf.print` showed the values in each call, and they reveal where the
-# `nan` in the result comes from: the logarithm of 0.5 is negative, so its square root is not a number. Eagerly, `print`
-# shows the values too, and you could stop in the function with `breakpoint()`. Always switch back to `False`: running
-# eagerly is slow.
-#
-# ### The graph inside
-#
-# A [**concrete function**](../docs/glossary.md#concrete-function) is one of the graphs that a `tf.function` holds. Ask
-# for the one that fits some arguments, and you get a graph like the one that you built by hand in section 1, with
-# placeholders for the arguments. `Identity` returns the result to the caller.
-
-# %%
-formula = tf.function(lambda x, factor: factor * x + 1.0)
-concrete = formula.get_concrete_function(tf.ones([3]), tf.constant(2.0))
-plots.show(
-    graphs.draw(concrete.graph.as_graph_def(), "factor · x + 1, traced"),
-    alt=graphs.describe(concrete.graph.as_graph_def()),
-)
-
-# %% [markdown]
-# ## 6 · What runs is not what you wrote {read 5.5, do 8, wait 0.1, optional}
-#
-# TensorFlow knows the whole graph before it runs, so it can improve it. Most of this is done by
-# [**Grappler**](../docs/glossary.md#grappler), TensorFlow's graph optimiser. `show_rewrite` from section 2 draws the
-# result.
-#
-# **Constant folding and pruning.** A part of the graph that is the same in each run can be computed in advance. This is
-# [**constant folding**](../docs/glossary.md#constant-folding). The two sides of the picture show the same graph, before
-# and after.
-#
-# <div class="alert alert-block alert-info" style="color: black">
-#
-# **Guess first.** What does this graph still have to compute once *x* is fed?
-#
-# </div>
-
-# %%
-folding = tf.Graph()
-with folding.as_default():
-    unknown = v1.placeholder(tf.float32, [None], name="x")
-    two, three = tf.constant(2.0, name="two"), tf.constant(3.0, name="three")
-    root = tf.sqrt(tf.multiply(two, three, name="product"), name="root")
-    folded = tf.multiply(unknown, root, name="y")
-    never = tf.exp(folded, name="never_fetched")
-show_rewrite(folding, folded, {unknown: [1.0, 2.0]}, "Constant folding and pruning")
-
-# %% [markdown]
-# The box *fed* is the value that replaced the placeholder. √(2 · 3) is the same in each run, so it is computed once,
-# when the graph is prepared: the dashed boxes on the left become the dashed constant on the right. `never_fetched` is
-# pruned.
-#
-# **Common subexpression elimination.** Two operations of the same type with the same inputs give the same result, so
-# one is enough, unless they draw random numbers.
-
-# %%
-duplicates = tf.Graph()
-with duplicates.as_default():
-    angle = v1.placeholder(tf.float32, [None], name="x")
-    first_exp, second_exp = tf.exp(angle, name="first"), tf.exp(angle, name="second")
-    total = tf.add(tf.sin(first_exp, name="sine"), tf.cos(second_exp, name="cosine"), name="y")
-show_rewrite(duplicates, total, {angle: [1.0, 2.0]}, "One exponential instead of two")
-
-# %% [markdown]
-# **Fusion.** A convolution, its bias and its activation are three operations. Run one after another, the second and the
-# third read back everything that the one before has just written, and compute very little. [**Operator
-# fusion**](../docs/glossary.md#operator-fusion) merges them into one operation, which works on each number while it is
-# still in a register. Most networks contain such blocks.
-
-# %%
-seeded = np.random.default_rng(0)
-IMAGES = seeded.normal(size=(2, 16, 16, 3)).astype(np.float32)
-KERNEL = seeded.normal(size=(3, 3, 3, 8)).astype(np.float32)
-BIAS = seeded.normal(size=8).astype(np.float32)  # zeros would be folded away: nothing to merge
-
-
-@tf.function(input_signature=[tf.TensorSpec(IMAGES.shape, tf.float32, name="images")])
-def conv_block(images):
-    kernel, bias = tf.constant(KERNEL, name="kernel"), tf.constant(BIAS, name="bias")
-    convolved = tf.nn.conv2d(images, kernel, 1, "SAME", name="convolution")
-    with_bias = tf.nn.bias_add(convolved, bias, name="with_bias")
-    return tf.nn.relu(with_bias, name="activation")
-
-
-def as_graph(function):
-    """Return a tf.function's graph as one that a Session can run."""
-    graph, described = tf.Graph(), function.get_concrete_function().graph.as_graph_def()
-    with graph.as_default():
-        tf.graph_util.import_graph_def(described, name="")
-    return graph
-
-
-fusing = as_graph(conv_block)
-show_rewrite(
-    fusing, "activation:0", {"images:0": IMAGES}, "Three operations merged into one", keep=results
-)
-
-# %% [markdown]
-# The orange box is one operation, and its second line lists what it contains. Grappler merged the three operations into
-# `_FusedConv2D`, which runs on Eigen, TensorFlow's own library. If oneDNN is on, a later pass replaces it with
-# `_MklNativeFusedConv2D`, which runs on oneDNN. `Identity` only returns a function's result, and this run fetched the
-# tensor before it.
-#
-# Grappler also optimises the graph when you simply call the `tf.function`.
-#
-# Is fusion worth anything? The next cell times two blocks, with Grappler and without. One is like the first block of a
-# network: few input channels, large images. The other is like a block from the middle, with many channels. The
-# convolution alone is the limit: a merged block must at least do that.
-#
-# <div class="alert alert-block alert-info" style="color: black">
-#
-# **Guess first.** Which of the two blocks gets more from fusion?
-#
-# </div>
-
-# %%
-results.guess(
-    5, "block that gets more from fusion", ..., choices=("first", "middle", "no difference")
-)
-
-# %% [markdown]
-# The next cell takes about five seconds.
-
-
-# %%
-def block_runs(images, filters):
-    """Return functions that run a block: its operations apart, merged, the convolution alone."""
-    block = tf.Graph()
-    with block.as_default():
-        x = v1.placeholder(tf.float32, images)
-        kernel = tf.constant(seeded.normal(size=(3, 3, images[-1], filters)), tf.float32)
-        convolved = tf.nn.conv2d(x, kernel, 1, "SAME")
-        bias = tf.constant(seeded.normal(size=filters), tf.float32)
-        y = tf.nn.relu(tf.nn.bias_add(convolved, bias))
-    runs, fed = {}, {x: seeded.normal(size=images).astype(np.float32)}
-    for method, fetch in {"apart": y, "merged": y, "convolution alone": convolved}.items():
-        config = v1.ConfigProto()
-        config.graph_options.rewrite_options.min_graph_nodes = -1
-        config.graph_options.rewrite_options.disable_meta_optimizer = method == "apart"
-        # Fetching an operation instead of its tensor copies nothing to NumPy.
-        runs[method] = functools.partial(v1.Session(graph=block, config=config).run, fetch.op, fed)
-    return runs
-
-
-def runs_per_second(run, count=5):
-    """Return the speed of the median run."""
-    times = []
-    for _ in range(count):
-        start = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - start)
-    return 1 / np.median(times)
-
-
-blocks = {
-    "first": block_runs((16, 112, 112, 3), 32),
-    "middle": block_runs((16, 56, 56, 64), 64),
+ones, scale = tf.ones([100]), tf.constant(0.5)
+calls = {
+    "traced": lambda: network(ones, float(rng.random())),
+    "not traced": lambda: network(ones, scale),
 }
-block_speeds = {where: {method: [] for method in runs} for where, runs in blocks.items()}
-with load.watch("section 6") as block_others:
-    for turn in range(BLOCK_ROUNDS + 1):  # alternately, so that a disturbance affects all
-        for where, runs in blocks.items():
-            for method, run in runs.items():
-                speed = runs_per_second(run)
-                if turn:  # the first round prepares the graph
-                    block_speeds[where][method].append(speed)
-
-
-# %% jupyter={"source_hidden": true}
-def report_fusion(where, speeds):
-    """Print the speed-up of a merged block and its limit; return both."""
-    gains = ratios(speeds, "apart")
-    merged = Measured(*gains["merged"], "×")
-    limit = Limit(
-        Measured(*gains["convolution alone"], "×", note="convolution alone"),
-        above="the merged operation may use a faster kernel than the convolution alone",
-    )
-    print(summarise(f"{where} block, merged vs apart", gains["merged"]))
-    print(f"   its limit: {limit.describe(merged)}")
-    share = 1 / limit.measured.value
-    print(f"   the convolution takes {share:.0%} of the time of the separate operations")
-    return merged, limit
-
-
-def compare_fusion(block_speeds):
-    """Print which block fusion speeds up more; return its name."""
-    factors = {
-        where: np.divide(speeds["merged"], speeds["apart"])
-        for where, speeds in block_speeds.items()
-    }
-    between = ratio(factors["first"], factors["middle"])
-    print(summarise("speed-up of the first block vs that of the middle block", between))
-    if not between.significant:
-        return "no difference"
-    return "first" if between.faster else "middle"
-
-
-fused = {where: report_fusion(where, speeds) for where, speeds in block_speeds.items()}
-more = compare_fusion(block_speeds)
-lower, higher = sorted(fused, key=lambda where: fused[where][1].measured.value)
-if fused[higher][1].measured.low > fused[lower][1].measured.high:
-    agrees = {higher: "it does", "no difference": "that is not proven"}.get(more, "it does not")
-    print(f"The {higher} block has the larger limit, so it should get more from fusion: {agrees}.")
-else:
-    print("The intervals of the two limits overlap, so they don't predict which block gets more.")
-results.compare_guess(5, more)
-
-# %% jupyter={"source_hidden": true}
-results.hand_in(
-    "6",  # for the closing table
-    *(
-        (f"convolution, bias and ReLU merged, {where} block", "", merged, limit, block_others)
-        for where, (merged, limit) in fused.items()
-    ),
-)
+variants = {name: per_second(call, 1, AT_LEAST_S) for name, call in calls.items()}
+call_speeds = alternate(variants, ROUNDS, "calls/s", "section 4")
+tracing_cost = compare(call_speeds["not traced"], call_speeds["traced"])
+print(*(f"{name:11} {speed}" for name, speed in call_speeds.items()), sep="\n")
+print(f"time of a call that traces vs one that doesn't: {tracing_cost}")
 
 # %% [markdown]
-# Fusion does the same arithmetic. What it can save is the time outside the convolution, in which bias and ReLU read
-# back what was just written and write it again. The smaller the convolution's share of the time, the more there
-# is to save.
+# ### In older scripts
 #
-# ### Exercise 4 · A layer and its normalisation, as one operation
+# TensorFlow 1 had only graphs, and its interface names every part that you have just written. Saved models, profiles
+# and error messages still use its terms.
+#
+# | in older scripts | what it is | in this lab | today |
+# | --- | --- | --- | --- |
+# | `tf.Graph` | a container of operations and tensors | all nodes that a node needs | a concrete function's `graph` |
+# | `tf.Operation`, `tf.Tensor` | a node; an edge, which you feed and fetch | `Node`; its value | the same |
+# | `tf.constant` | an operation that returns a fixed value | `constant` | the same |
+# | `tf.placeholder` | an operation whose value is fed in each run | `placeholder` | an argument |
+# | `tf.Variable` | keeps its value from run to run, in the session | – | the object keeps it |
+# | `tf.Session(graph)` | a [**session**](../docs/glossary.md#session) runs one graph | `run` | a call |
+# | `session.run(fetches, feed_dict)` | returns NumPy arrays | `run(fetch, feed)` | a call |
+# | `tf.ConfigProto` | a session's settings, such as threads | – | `tf.config` |
+#
+# There, `number * 2.0` in a loop added operations in each step. Today's version of this bug is retracing.
+#
+# ## 5 · Where does the overhead stop mattering? {read 3, wait 1.1}
+#
+# Outside a `tf.function`, operations run as soon as Python calls them. This is [**eager
+# execution**](../docs/glossary.md#eager-execution). It is easier to debug, and Python's calls take time. A third method
+# is [XLA](https://openxla.org/xla), a compiler that turns a whole graph into machine code.
+#
+# Here is a training step, for an MLP with two dense layers, and for the MNIST CNN of labs 02 and 07.
+
+
+# %%
+def make_step(model, return_all=False):
+    """Return a function that takes one step of gradient descent and returns the loss."""
+    weights = [variable.value for variable in model.trainable_variables]
+
+    def step(images, labels):
+        with tf.GradientTape() as tape:
+            if return_all:
+                tape.watch(images)
+            logits = model(images)
+            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+            loss = tf.reduce_mean(losses)
+        wanted = [*weights, images] if return_all else weights
+        gradients = tape.gradient(loss, wanted)
+        for weight, gradient in zip(weights, gradients):
+            weight.assign_sub(0.01 * gradient)
+        return gradients if return_all else loss
+
+    return step
+
+
+keras.utils.set_random_seed(1)
+layers = [keras.layers.Dense(128, activation="relu"), keras.layers.Dense(10)]
+mlp = keras.Sequential([keras.Input((28, 28, 1)), keras.layers.Flatten(), *layers])
+models = {"MLP": mlp, "CNN": mnist_cnn()}
+
+# %% [markdown]
+# A fourth method, for later, also returns the gradient of the images, which training doesn't need.
+
+# %%
+METHODS = {
+    "eager": make_step,
+    "graph": lambda model: tf.function(make_step(model)),
+    "returns more": lambda model: tf.function(make_step(model, return_all=True)),
+    "XLA": lambda model: tf.function(make_step(model), jit_compile=True),
+}
+
+
+# %% [markdown]
+# <div class="alert alert-block alert-info" style="color: black">
+#
+# **Guess first.** Suppose that a graph saves only Python's calls, and that each call takes the same time. With the CNN
+# and 32 images, how much faster is a graph than eager execution?
+#
+# </div>
+
+# %%
+results.guess(4, "CNN, 32 images: graph vs eager", ..., unit="×")
+
+# %% [markdown]
+# The next cell takes about a minute.
+
+# %%
+variants = {}
+for name, batch in WORKLOADS:
+    batch_of = tf.random.uniform([batch, 28, 28, 1]), tf.zeros([batch], tf.int32)
+    for method, make in METHODS.items():
+        step = functools.partial(make(models[name]), *batch_of)
+        variants[f"{name} {batch}, {method}"] = per_second(step, batch, AT_LEAST_S)
+speeds = alternate(variants, STEP_ROUNDS, "images/s", "section 5")
+
+# %%
+gains = {}
+for name, batch in WORKLOADS:
+    of_method = {method: speeds[f"{name} {batch}, {method}"] for method in METHODS}
+    gains[name, batch] = compare(of_method["graph"], of_method["eager"])
+    ms = (f"{method} {1000 * batch / speed.value:.2f}" for method, speed in of_method.items())
+    print(f"{name}, {batch} images, ms per step: {', '.join(ms)}")
+    print("   graph vs eager:", gains[name, batch])
+    print("   XLA vs graph:  ", compare(of_method["XLA"], of_method["graph"]))
+results.step("graph", gains[WORKLOADS[0]])
+
+# %% jupyter={"source_hidden": true}
+figure, axis = plt.subplots()
+series = {"graph": (plots.BLUE, "o"), "XLA": (plots.ORANGE, "s")}
+for shift, (method, (colour, marker)) in zip((-0.08, 0.08), series.items()):
+    ratios = [
+        compare(speeds[f"{name} {batch}, {method}"], speeds[f"{name} {batch}, eager"])
+        for name, batch in WORKLOADS
+    ]
+    values = [ratio.value for ratio in ratios]
+    spread = [[r.value - r.low for r in ratios], [r.high - r.value for r in ratios]]
+    places = np.arange(len(values)) + shift
+    axis.errorbar(
+        places,
+        values,
+        np.nan_to_num(spread),
+        color=colour,
+        marker=marker,
+        capsize=6,
+        linestyle="",
+        label=method,
+    )
+    for place, value in zip(places, values):
+        offset = (-10, 0) if shift < 0 else (10, 0)
+        axis.annotate(
+            f"{value:.2f}×",
+            (place, value),
+            xytext=offset,
+            textcoords="offset points",
+            ha="right" if shift < 0 else "left",
+            va="center",
+        )
+axis.axhline(1, color=plots.BLACK, linestyle="--", linewidth=1.5, marker="")
+axis.set_yscale("log")
+axis.set_yticks([0.25, 0.5, 1, 2, 5, 10, 20], minor=False)
+axis.set_yticks([], minor=True)
+axis.yaxis.set_major_formatter(lambda value, _: f"{value:g}×")
+axis.set_xticks(range(len(WORKLOADS)), [f"{name}\n{batch} images" for name, batch in WORKLOADS])
+axis.set(ylabel="speed-up over eager execution", title="A training step (dashed: eager execution)")
+axis.margins(x=0.25, y=0.15)
+axis.legend()
+plots.show(
+    figure,
+    alt="Speed-up of a training step over eager execution: "
+    + "; ".join(f"{name}, {batch} images: {gains[name, batch]}" for name, batch in WORKLOADS),
+    keep=results,
+)
+
+
+# %% [markdown]
+# Now the prediction. The saving of the smallest step, divided by its number of operations, is the time of a call. Times
+# the number of operations of another step, it should be what that step saves.
+
+
+# %%
+def count_calls(name, batch):
+    """Return the number of operations that Python calls in an eager step."""
+    specs = tf.TensorSpec((batch, 28, 28, 1)), tf.TensorSpec([batch], tf.int32)
+    traced = tf.function(make_step(models[name])).get_concrete_function(*specs).graph
+    inner = ("Placeholder", "Const", "Identity", "NoOp")
+    return sum(op.type not in inner for op in traced.get_operations())
+
+
+def ms_per_step(name, batch, method):
+    return 1000 * batch / speeds[f"{name} {batch}, {method}"].value
+
+
+smallest = WORKLOADS[0]
+saved = ms_per_step(*smallest, "eager") - ms_per_step(*smallest, "graph")
+call_ms = saved / count_calls(*smallest)
+print(f"a call: {1000 * call_ms:.0f} µs")
+predictions = {}
+for name, batch in WORKLOADS:
+    graph_ms, calls_ms = ms_per_step(name, batch, "graph"), call_ms * count_calls(name, batch)
+    predictions[name, batch] = 1 + calls_ms / graph_ms
+    print(f"{name}, {batch} images: predicted {predictions[name, batch]:.2f}×", end=", ")
+    print(f"measured {gains[name, batch]}")
+results.compare_guess(4, gains[WORKLOADS[min(2, len(WORKLOADS) - 1)]])
+
+# %% [markdown]
+# **Why were we wrong?** A graph saves more than calls, because TensorFlow sees more than one operation.
+#
+# - Pruning: eagerly, the first layer's gradient is also computed for its input, the images. No fetch needs it, so a
+#   graph drops it. The graph that returns more can't.
+# - Pairs: the gradient of max-pooling needs the places of the maxima. In a graph, TensorFlow gives both operations to
+#   oneDNN, which keeps the places. Eagerly, it sees one operation at a time, and only the first goes to oneDNN.
+#
+# The next cell measures the second. It takes about 10 s.
+
+
+# %%
+def pools(first, second):
+    """Return the gradients of the CNN's two max-poolings."""
+    with tf.GradientTape() as tape:
+        tape.watch([first, second])
+        pooled = [tf.nn.max_pool2d(images, 2, 2, "VALID") for images in (first, second)]
+    return tape.gradient(pooled, [first, second])
+
+
+cnn_batches = [batch for name, batch in WORKLOADS if name == "CNN"]
+variants = {}
+for batch in cnn_batches:
+    inputs_of = [tf.random.normal([batch, n, n, c]) for n, c in ((28, 32), (14, 64))]
+    for method, function in {"eager": pools, "graph": tf.function(pools)}.items():
+        pooling = functools.partial(function, *inputs_of)
+        variants[f"CNN {batch}, {method}"] = per_second(pooling, batch, AT_LEAST_S)
+pool_speeds = alternate(variants, STEP_ROUNDS, "images/s", "section 5, pooling")
+
+# %%
+pool_ms = {
+    name: 1000 * int(name.split()[1].strip(",")) / s.value for name, s in pool_speeds.items()
+}
+print("ms saved by a graph   in all   calls (predicted)   pruning   pooling")
+for name, batch in WORKLOADS:
+    eager, graph_ms, more = (ms_per_step(name, batch, method) for method in list(METHODS)[:3])
+    calls_ms = call_ms * count_calls(name, batch)
+    pair = f"{name} {batch}"
+    pooled = pool_ms.get(f"{pair}, eager", 0) - pool_ms.get(f"{pair}, graph", 0)
+    print(
+        f"{pair:20} {eager - graph_ms:8.2f} {calls_ms:19.2f} {more - graph_ms:9.2f} {pooled:9.2f}"
+    )
+
+# %%
+results.answer(2, "When is a graph worth it? Where did the prediction miss, and why?", ...)
+
+# %% [markdown]
+# <details><summary>A model answer</summary>
+#
+# A call from Python takes the same time, whatever the size of the arrays. So the calls matter where operations take
+# about that long: in small networks, with small batches. More cores shorten the arithmetic, so the calls matter up to
+# larger batches. The prediction misses where the saving grows with the batch: a graph computes less, with other
+# kernels. The parts are measured apart and needn't add up exactly, as the calls of different operations take different
+# times. XLA has its own kernels, which may be slower than oneDNN's.
+#
+# </details>
+#
+# **If you use Keras**, `model.fit` makes a `tf.function` of its training step, and `jit_compile` decides about XLA.
+
+# %% [markdown]
+# ## 6 · One operation {read 2, do 7}
 #
 # A trained network often begins by normalising its inputs: it subtracts the mean and divides by the standard deviation.
 # Here is such code, followed by a dense layer. What runs?
@@ -1417,24 +958,25 @@ def layer_by_hand(x, mean, std, weights, bias):
     return tf.maximum(tf.matmul(normalised, weights) + bias, 0.0, name="y")
 
 
-X = seeded.normal(5, 3, size=(2, 6))
-MEAN, STD = seeded.normal(5, 1, size=6), seeded.uniform(1, 4, size=6)
-WEIGHTS, OFFSETS = seeded.normal(size=(6, 4)), seeded.normal(size=4)
+X = rng.normal(5, 3, size=(2, 6))
+constants = {"mean": rng.normal(5, 1, size=6), "std": rng.uniform(1, 4, size=6)}
+constants |= {"weights": rng.normal(size=(6, 4)), "bias": rng.normal(size=4)}
 
 by_hand = tf.Graph()
 with by_hand.as_default():
     inputs = v1.placeholder(tf.float32, X.shape, name="x")
-    named = {"mean": MEAN, "std": STD, "weights": WEIGHTS, "bias": OFFSETS}
-    outputs = layer_by_hand(
-        inputs, *(tf.constant(value, tf.float32, name=name) for name, value in named.items())
-    )
-show_rewrite(by_hand, outputs, {inputs: X}, "A normalised layer, as written by hand")
+    arguments = (tf.constant(value, tf.float32, name=name) for name, value in constants.items())
+    outputs = layer_by_hand(inputs, *arguments)
+_, ops = show_rewrite(by_hand, outputs, {inputs: X}, "A normalised layer, as written by hand")
+print(len(ops), "operations:", *ops)
 
 # %% [markdown]
-# Grappler folds what depends on constants alone, and it merges only the patterns that it knows. The rest is up to you.
-# Write `layer(x, mean, std, weights, bias)` so that it gives the same numbers and runs as **one** operation of
-# TensorFlow's own (not a Python function), not counting inputs and constants. Only `x` changes from run to run; the
-# other four are constants in the graph.
+# ### Exercise 4 · A layer and its normalisation, as one operation
+#
+# Grappler, like your compiler, folds what depends on constants alone, and fuses only the patterns that it knows. The
+# rest is up to you. Write `layer(x, mean, std, weights, bias)` so that it gives the same numbers and runs as **one**
+# operation of TensorFlow's own (not a Python function), not counting inputs and constants. Only `x` changes from run to
+# run; the other four are constants in the graph.
 
 
 # %%
@@ -1453,181 +995,290 @@ layer = check(4, layer)
 # %% [markdown]
 # Tools that prepare a trained network for inference do this with batch normalisation. By then its numbers are
 # constants, so they move into the weights of the layer before it.
+
+# %% [markdown]
+# ## 7 · Further: two kinds of threads {read 5, wait 0.5, optional}
 #
-# ### When fusion is not possible
+# Two settings control [**threads**](../docs/glossary.md#thread).
 #
-# One thing always prevents this fusion: asking for a result from the middle. The next cell runs the block of
-# convolution, bias and ReLU again, and fetches the convolution's output as well.
+# - [**Intra-op parallelism**](../docs/glossary.md#intra-op-parallelism): the number of threads that compute **one**
+#   operation, such as a large matmul.
+# - [**Inter-op parallelism**](../docs/glossary.md#inter-op-parallelism): the number of operations that may run **at the
+#   same time**, in different branches of the graph.
+#
+# (In builds where oneDNN uses [**OpenMP**](../docs/glossary.md#openmp), `OMP_NUM_THREADS` replaces the first setting
+# for oneDNN operations.)
+#
+# When does TensorFlow split a matmul? The rule is in a header that comes with it.
 
 # %%
-after = what_ran(fusing, ["activation:0", "convolution:0"], {"images:0": IMAGES})
-plots.show(
-    graphs.draw(
-        after,
-        "With the convolution fetched too",
-        marks=graphs.classify_rewrites(fusing.as_graph_def(), after),
+header = Path(tf.sysconfig.get_include(), "tensorflow/core/kernels/mkl/mkl_matmul_ops_common.h")
+text = header.read_text()
+start = text.index("inline bool ExecuteSingleThreadedGemm")
+print(text[start : text.index("}", start) + 1])
+
+# %% [markdown]
+# An *m* × *k* matrix times a *k* × *n* matrix runs on one thread if all three matrices together need less than 1.01
+# times the L2 cache. For square matrices of 32-bit numbers, that is 12 *n*² bytes. The next cell takes one size on
+# each side of the rule.
+
+# %%
+largest = int((1.01 * L2 / 12) ** 0.5)
+below = largest // 16 * 16
+SIZES = (below, below + 16)
+print(f"L2 cache: {L2 / 1024:,.0f} KiB. Not split up to {largest} × {largest}.")
+for n in SIZES:
+    print(f"{n} × {n}: {12 * n * n / L2:.2f} of the L2 cache")
+
+
+# %%
+def open_chains(n, count, inter, length=20):
+    """Return a function that runs independent chains of matmuls with some inter-op threads."""
+    graph, ends = tf.Graph(), []
+    with graph.as_default():
+        x = v1.placeholder(tf.float32, [n, n])
+        for _ in range(count):  # each with its own weights: equal chains would be merged
+            weights = tf.constant(rng.normal(size=(n, n)) / n**0.5, tf.float32)
+            y = x
+            for _ in range(length):
+                y = tf.matmul(y, weights)
+            ends.append(y)
+        total = tf.add_n(ends).op  # fetching an operation copies nothing to NumPy
+    config = v1.ConfigProto(inter_op_parallelism_threads=inter, use_per_session_threads=True)
+    session, fed = v1.Session(graph=graph, config=config), rng.normal(size=(n, n))
+    return functools.partial(session.run, total, {x: fed})
+
+
+def busy_cores(run, seconds=AT_LEAST_S):
+    """Return the number of cores that a function keeps busy: CPU time divided by elapsed time."""
+    start, cpu = time.perf_counter(), time.process_time()
+    while time.perf_counter() - start < seconds:
+        run()
+    return (time.process_time() - cpu) / (time.perf_counter() - start)
+
+
+for n in SIZES:
+    one_chain = open_chains(n, count=1, inter=1)
+    one_chain()  # the first run prepares the graph
+    print(f"one chain, {n} × {n}: {busy_cores(one_chain):.2f} of {cores} cores busy")
+
+# %% [markdown]
+# Now two chains that don't need each other's results. The longest path through the graph, its **critical path**, is one
+# chain, half of the work. So two inter-op threads can halve the time, as long as no matmul is split. If one matmul
+# keeps all cores busy, another one can only take cores away from it.
+#
+# <div class="alert alert-block alert-info" style="color: black">
+#
+# **Guess first.** How much faster do two chains run with two inter-op threads than with one, below the limit?
+#
+# </div>
+
+# %%
+results.guess(5, "two chains below the limit: 2 inter-op threads vs 1", ..., unit="×")
+
+# %% [markdown]
+# The next cell takes about 20 s.
+
+# %%
+variants = {}
+for n in SIZES:
+    for inter in (1, 2):
+        work_done = 2 * 20 * 2 * n**3 / 1e9
+        chains = open_chains(n, count=2, inter=inter)
+        variants[f"{n}, inter-op {inter}"] = per_second(chains, work_done, AT_LEAST_S)
+chain_speeds = alternate(variants, ROUNDS, "GFLOP/s", "section 7")
+print(*(f"{name:20} {speed}" for name, speed in chain_speeds.items()), sep="\n")
+inter_gains = {
+    n: compare(chain_speeds[f"{n}, inter-op 2"], chain_speeds[f"{n}, inter-op 1"]) for n in SIZES
+}
+split_gain = compare(*(chain_speeds[f"{n}, inter-op 1"] for n in reversed(SIZES)))
+for n, gain in inter_gains.items():
+    print(f"{n} × {n}, 2 inter-op threads vs 1: {gain}")
+print(f"1 inter-op thread, {SIZES[1]} vs {SIZES[0]}: {split_gain}")
+results.compare_guess(5, inter_gains[below])
+results.hand_in(
+    "7",
+    *(
+        (f"two chains of {n} × {n} matmuls, 2 inter-op threads vs 1", "", gain, limit)
+        for (n, gain), limit in zip(
+            inter_gains.items(), (f"{min(2, cores)}× (critical path)", "1× if all cores are busy")
+        )
     ),
-    alt=graphs.describe(after),
+)
+
+# %%
+results.answer(
+    3, "For which graphs do you raise inter-op threads, for which intra-op threads?", ...
 )
 
 # %% [markdown]
-# A result inside a merged operation is never stored. If you fetch it, TensorFlow has to keep the operations apart. The
-# same happens in a network that returns the outputs of its inner layers, which can make it slower.
+# <details><summary>A model answer</summary>
+#
+# Inter-op threads are for independent branches of operations that don't use all cores, intra-op threads for large
+# operations. A network is mostly one long chain of large operations, so people set intra-op threads to the number of
+# cores, and inter-op threads to 1 or 2. With many cores, a matmul just above the limit can't keep all of them busy, so
+# branches help on both sides. With one core, neither helps.
+#
+# </details>
+#
+# Published, for a server with 56 cores: intra-op 56, inter-op 2, `OMP_NUM_THREADS` 56 (F. Baruffa, *Deep Learning at
+# Scale using Distributed Frameworks*, Intel, 2019). In TensorFlow 1, these were `intra_op_parallelism_threads` and
+# `inter_op_parallelism_threads` of `ConfigProto`; today, they are `tf.config.threading.set_…`, before the first
+# operation. Intra-op threads belong to the process: to change their number, start another one.
+#
+# ## 8 · Further: the Python code in a function {read 4, optional}
+#
+# Everything in a `tf.function` that is not TensorFlow runs during tracing and never again. What does the next cell
+# print?
+
+# %%
+python_calls = 0
+
+
+@tf.function
+def noisy(x):
+    global python_calls
+    python_calls += 1  # Python
+    return x + rng.random(), x + tf.random.uniform([])  # NumPy's, and TensorFlow's
+
+
+for _ in range(3):
+    by_numpy, by_tensorflow = noisy(tf.constant(0.0))
+    print(f"NumPy {by_numpy:.4f}   TensorFlow {by_tensorflow:.4f}")
+print(f"calls counted: {python_calls}")
 
 # %% [markdown]
-# ## Questions {read 3}
+# NumPy's number was drawn once and is now a constant in the graph. The same happens to a Python counter and to
+# `time.time()`, without an error message. Keep state in a `tf.Variable`, draw random numbers with `tf.random`, and
+# print values with `tf.print`. To debug with `breakpoint()`, call `tf.config.run_functions_eagerly(True)`.
 #
-# Answer each in a sentence or two, with what you saw above. The instructor's notebook has answers.
+# How does a graph repeat something as often as the data require? [**AutoGraph**](../docs/glossary.md#autograph), a part
+# of `tf.function`, turns a `for`, `while` or `if` that depends on a **tensor** into an operation. All others stay
+# Python. How many `Tanh` operations does each of these graphs contain?
+
+
+# %%
+def python_loop(x):
+    for _ in range(3):
+        x = tf.tanh(x)
+    return x
+
+
+def tensor_loop(x):
+    while tf.reduce_max(x) > 0.5:
+        x = tf.tanh(x)
+    return x
+
+
+concretes = {}
+for function in (python_loop, tensor_loop):
+    concrete = tf.function(function).get_concrete_function(tf.ones([2]))
+    concretes[function.__name__] = concrete.graph
+    types = (op.type for op in concrete.graph.get_operations() if op.type != "Const")
+    counts = collections.Counter(types)
+    print(f"{function.__name__:12}", ", ".join(f"{n} {op}" for op, n in counts.items()))
+
+# %% jupyter={"source_hidden": true}
+for name, title in (
+    ("python_loop", "A loop over Python's range: unrolled"),
+    ("tensor_loop", "A loop on a tensor: one operation"),
+):
+    drawn = concretes[name].as_graph_def()
+    plots.show(graphs.draw(drawn, title), alt=graphs.describe(drawn))
+
+# %% [markdown]
+# The `while` is one operation, `StatelessWhile` (or `While`), with its condition and its body, one `Tanh`, as graphs
+# inside. So the graph has the same size for three repetitions and for three million.
+#
+# **PyTorch** goes another way. Where `torch.compile` can't capture Python code, such as `print`, `.item()` or an `if`
+# on a tensor's value, it ends the graph, runs that line in Python, and begins another graph. Such a **graph break**
+# prevents fusion across it. `torch._dynamo.explain(function)(x)` lists them, and `fullgraph=True` makes them an error
+# ([documentation](https://docs.pytorch.org/docs/stable/torch.compiler_faq.html)).
+#
+# ## Questions {read 2}
 #
 # 1. What is an operation, what is a tensor, and which of the two do you feed and fetch?
-# 2. What are the two steps of a TensorFlow program, and why keep them apart?
+# 2. What are the two steps of a graph program, and why keep them apart?
 # 3. How do constant, placeholder and variable differ? Which of them keeps its value after a run?
 # 4. You fetch `y` without feeding a placeholder, and there is no error. How is that possible?
-# 5. For which batches was a graph's advantage over eager execution largest, and why?
+# 5. Why must a compiler leave three operations apart if you fetch a result from the middle?
 # 6. A training run with `tf.function` gets slower as the number of different batch sizes grows. Why, and what do you
 #    do?
-# 7. Which loops become one operation in a graph, and which are unrolled?
-# 8. For which graphs do you raise the inter-op threads, and for which the intra-op threads? *(section 3)*
-# 9. Which of Grappler's rewrites change how much is computed, and which only change how it is computed? *(section 6)*
-
-# %% [markdown]
-# **At home: a graph that grows.** Repeat the bug at the end of section 2. In one graph and session, run
-# `session.run(number * 2.0, {number: 1.0})` 300 times, with a placeholder `number`. Plot the time of each step, and
-# print `len(graph.get_operations())`. Then create the operation before the loop, call `graph.finalize()`, and compare.
-#
-# **Open extension.** Grappler knows more rewrites than these. Describe graphs that you would simplify by hand, guess
-# what runs, and look at it with `show_rewrite`: adding zero, *x* + *x* + *x*, two transpositions in a row, a division
-# by a constant. Find one rewrite that you expected and Grappler does not make. Do the results stay the same to the last
-# digit?
 
 # %% [markdown] tags=["instructor"]
 # <div class="alert alert-block alert-warning" style="color: black">
 #
 # **For the instructor.** Answers to the questions.
 #
-# 1. An operation is a node, a computation; a tensor is an edge, one of its outputs. You feed and fetch tensors.
-#    Fetching an operation runs it and returns None, as with an initializer.
-# 2. Define the graph, then run it. TensorFlow knows the whole graph before it computes the first number, so it can
-#    prune, fold and fuse it, run it in parallel, place it on another device, save it, and differentiate it.
-# 3. A constant's value is part of the graph. A placeholder's value comes with each run and is forgotten afterwards. The
-#    session holds a variable's value, so only a variable keeps it after a run. In TensorFlow 2, the Python object holds
-#    it.
-# 4. The fetch does not depend on that placeholder: either the graph has no path between them, or you fed a tensor on
-#    that path.
-# 5. Usually for small ones: calls from Python take a fixed time per step, and the arithmetic grows with the batch. If
-#    the saving grows with the batch, only the part that is there at the smallest batch can be calls.
-#
-# </div>
-
-# %% [markdown] tags=["instructor"]
-# <div class="alert alert-block alert-warning" style="color: black">
-#
-# **For the instructor.** Answers to the questions, continued.
-#
+# 1. An operation is a node, a computation; a tensor is an edge, one of its outputs. You feed and fetch tensors. In this
+#    lab, a node has one output and stands for both.
+# 2. Define the graph, then run it. The framework knows the whole graph before it computes the first number, so it can
+#    prune, fold and fuse it, run it in parallel, save it, and differentiate it.
+# 3. A constant's value is part of the graph. A placeholder's value comes with each run and is forgotten afterwards. A
+#    variable keeps its value: in TensorFlow 1 the session held it, today the Python object does.
+# 4. The fetch does not depend on that placeholder: either the graph has no path between them, or you fed a node on that
+#    path.
+# 5. A result inside a fused operation is never stored. The same happens in a network that returns the outputs of its
+#    inner layers.
 # 6. Each new batch size is a new shape, so the function is traced again. Use `input_signature` with `None`,
-#    `reduce_retracing=True`, or padding to a few lengths. A shorter last batch is a common cause:
-#    `drop_remainder=True`.
-# 7. Loops over a tensor become one operation, by AutoGraph; loops over Python values are unrolled during tracing. The
-#    first can depend on data; the second gives Grappler more to work with.
-# 8. Inter-op: independent branches of small operations, as in section 3. Intra-op: a chain of large ones. An input
-#    pipeline next to the computation is a branch, too. Ask why not both: with more threads than cores, threads take
-#    turns and can evict each other's data from the cache.
-# 9. Folding, pruning and removing duplicates leave less to compute. Fusion computes the same, with less memory traffic
-#    and fewer operations to start.
-#
-# **The graph that grows** Each `number * 2.0` adds two operations, the product and its constant. Each product is also a
-# fetch that the session has not seen, so it prepares the whole graph again: the time of a step grows with the graph.
+#    `reduce_retracing=True`, or padding. A shorter last batch is a common cause: use `drop_remainder=True`.
 #
 # </div>
 
 # %% [markdown] tags=["instructor"]
 # <div class="alert alert-block alert-warning" style="color: black">
 #
-# **For the instructor.** Timing, and what to look for.
+# **For the instructor.** Timing, and other machines.
 #
-# **Timing** Sections 1 and 2: {minutes 1–2}. Sections 4 and 5: {minutes 4–5}. Sections 3 and 6 are optional; skip 3
-# first. Exercise 3 is the hardest: students without a right answer after ten minutes should read the second hint.
+# **Timing** Sections 1 to 3: {minutes 1–3}. Sections 4 to 6: {minutes 4–6}. Sections 7 and 8 are optional. If time is
+# short, read exercise 3 from its solution; don't skip exercise 4.
 #
-# **What to look for** In section 3, splitting a 256 × 256 matmul costs much of what it saves, so inter-op threads may
-# help the small ones more; for the large ones, either kind can fill up to four cores. With more cores, the dashed line
-# is at 4, because there are only four branches. In section 4, look at whether the time saved grows with the batch, and
-# whether XLA is worth its compilation. In section 6, the block with the larger limit should get more from fusion; an
-# interval of the limit that includes 1 means that there may be nothing to save.
+# **Many cores** In section 5, calls matter up to larger batches. In section 7, a matmul just above the limit can't keep
+# all cores busy, and inter-op threads help on both sides. **One core**: section 7 shows no difference. **No AVX-512, or
+# AMX**: the rule and all counts stay. **Arm64**: Eigen takes a constant for the L2 cache; take sizes further apart if
+# both behave alike, and expect `_FusedMatMul` in pictures. Without oneDNN (`TF_ENABLE_ONEDNN_OPTS=0`), Eigen decides by
+# cost instead of by this rule, and pooling is equally fast in a graph.
 #
-# </div>
-
-# %% [markdown] tags=["instructor"]
-# <div class="alert alert-block alert-warning" style="color: black">
-#
-# **For the instructor.** What goes wrong.
-#
-# `tf.placeholder() is not compatible with eager execution` means that a line is outside the `with graph.as_default():`
-# block. In exercise 3, a Python counter inside the graph stays at its first value, and one that is passed in as a
-# Python number causes a new trace for each value; TensorFlow refuses a `tf.Variable` created inside the traced function
-# from the second trace on. In exercise 4, people write `tf.nn.relu` and stop: ask what `x - mean` needs `x` for, and
-# have them write the formula on paper.
+# **What goes wrong** Exercise 1: `if values.get(node)` takes a fed 0 as missing. Exercise 2: people fold first and
+# compare afterwards, and two equal constants are two objects. Exercise 3: `inputs[0]` of a placeholder is an
+# IndexError. Exercise 4: people write `tf.nn.relu` and stop. Ask what `x - mean` needs `x` for.
 #
 # </div>
 
 # %% [markdown]
 # ## Remember
 #
-# - Define first, run later. An operation is a node, a tensor is an edge, and a session runs what the fetches need.
-# - Describe the computation before the loop, never inside it.
-# - A graph saves calls from Python. The smaller the operations, the more that matters.
+# - Define first, run later. A run computes what its fetches need, each operation once, and nothing else.
+# - A compiler of graphs folds constants, removes duplicates and fuses operations.
 # - `tf.function` traces once for each shape, dtype and Python number. Python code in it runs only during tracing.
-# - Loops and conditions on tensors become operations; those on Python values are unrolled.
-# - Inter-op threads are for branches, intra-op threads for large operations.
+# - A graph saves calls from Python. The smaller the operations, the more that matters.
 # - What runs is not what you wrote. Before you ask why it is fast or slow, look at the graph that ran.
-#
-# The closing table sets your figures next to published ones and limits:
 
 # %% jupyter={"source_hidden": true}
-published = {BATCHES[0]: "5.1×: 100 matmuls of 10 × 10 matrices"}
+matmul_limit = compare(row_speeds["matmuls"], row_speeds["as written"]).value
 results.table(
     "speed-up or cost",
     [
-        *results.handed_in("3", ("all threads of a kind vs one, branches", "")),
-        *(
-            (
-                f"a training step as a graph vs eager, batch {batch}",
-                published.get(batch, ""),
-                Measured(*gains["graph"], "×"),
-                "",
-                step_others,
-            )
-            for batch, gains in step_gains.items()
-        ),
-        *(
-            (
-                f"the same graph compiled by XLA vs not, batch {batch}",
-                "",
-                Measured(*xla_gains[batch], "×"),
-                "",
-                step_others,
-            )
-            for batch in dict.fromkeys((BATCHES[0], BATCHES[-1]))
-        ),
         (
-            f"time of a call that traces {LAYERS} layers vs one that doesn't",
+            "your compiled graph vs as written",
             "",
-            tracing_cost,
-            "",
-            tracing_others,
+            compile_gain,
+            f"predicted {predicted:.2f}×; matmuls only {matmul_limit:.2f}×",
         ),
-        *results.handed_in("6", ("convolution, bias and ReLU merged", "")),
+        *(
+            (
+                f"a step as a graph vs eager, {name}, {batch} images",
+                "",
+                gain,
+                f"predicted {predictions[name, batch]:.2f}×",
+            )
+            for (name, batch), gain in gains.items()
+        ),
+        ("time of a call that traces vs one that doesn't", "", tracing_cost, ""),
+        *results.handed_in("7", ("two chains of matmuls, 2 inter-op threads vs 1", "")),
     ],
 )
 
 # %% [markdown]
-# Published: TensorFlow's guide [Introduction to graphs and
-# tf.function](https://www.tensorflow.org/guide/intro_to_graphs), 4.1 s vs 0.8 s.
-#
-# Your speed-ups so far, in all labs:
-
-# %%
-ladder.show(results)
-
-# %% [markdown]
-# Next: [lab 02](02_onednn_mnist.ipynb) looks inside the merged operations: which library computes them, in which
-# layout, and with which instructions.
+# Next: [lab 02](02_onednn_mnist.ipynb) looks inside the fused operations: which library computes them, in which layout,
+# and with which instructions.

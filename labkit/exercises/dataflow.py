@@ -1,0 +1,114 @@
+"""Graphs of NumPy operations like those of lab 01, which record what runs."""
+
+import itertools
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from labkit.exercises.engine.answers import failure
+from labkit.exercises.engine.outcomes import NotYet, expect
+from labkit.exercises.engine.values import describe
+
+KERNELS: dict[str, Callable[..., Any]] = {
+    **{name: getattr(np, name) for name in ("add", "subtract", "multiply", "divide", "matmul", "sqrt", "exp")},
+    "relu": lambda x: np.maximum(x, 0),
+    "dense": lambda x, weights, bias: np.maximum(x @ weights + bias, 0),
+}
+
+
+_numbers = itertools.count(1)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Node:
+    """A node as in the lab; `ran` has all operations that its graph computed."""
+
+    op: str
+    inputs: tuple[Any, ...]
+    value: Any
+    name: str
+    ran: list[str]
+
+    def compute(self, *values: Any) -> Any:
+        """Return the node's result for the values of its inputs."""
+        if self.op == "constant":
+            return self.value
+        fed = f"no call of {self.name}.compute(): {self.name} is a placeholder, which is fed or isn't needed"
+        expect(self.op != "input", fed)
+        self.ran.append(self.op)
+        return KERNELS[self.op](*values)
+
+    def __repr__(self) -> str:
+        """Return its name: a shared node's text would appear once for each use."""
+        return self.name
+
+
+def _maker(op: str, ran: list[str]) -> Callable[..., Node]:
+    def node(value: Any) -> Node:
+        return value if isinstance(value, Node) else Node("constant", (), np.asarray(value, float), name(), ran)
+
+    def name() -> str:
+        return f"{op}_{next(_numbers)}"  # no two nodes have the same
+
+    return lambda *inputs: node(*inputs) if op == "constant" else Node(op, tuple(map(node, inputs)), None, name(), ran)
+
+
+for _method in ("add", "sub", "mul", "truediv", "matmul"):
+    _op = {"sub": "subtract", "mul": "multiply", "truediv": "divide"}.get(_method, _method)
+    setattr(Node, f"__{_method}__", lambda self, other, op=_op: _maker(op, self.ran)(self, other))
+
+
+def graph(text: str, feed: dict[str, Any]) -> tuple[Node, dict[Node, Any], list[str]]:
+    """Return the node y of a graph, described by statements, what to feed, and the list of what will have run."""
+    ran: list[str] = []
+    nodes = {name: Node("input", (), None, name, ran) for name in "xwb"}
+    nodes |= {op: _maker(op, ran) for op in ("constant", "sqrt", "exp", "relu")}  # type: ignore[misc]
+    exec(text, {"__builtins__": {}}, nodes)
+    return nodes["y"], {nodes[name]: value for name, value in feed.items()}, ran
+
+
+def nodes_of(fetch: Any) -> list[Any]:
+    """Return all nodes that an answer's node needs, and itself."""
+    nodes: dict[int, Any] = {}
+    todo = [fetch]
+    while todo:
+        node = todo.pop()
+        is_node = all(hasattr(node, part) for part in ("op", "inputs", "compute"))
+        expect(is_node, f"a node, with nodes as its inputs; there is {describe(node)}")
+        todo += [] if id(node) in nodes else node.inputs
+        nodes[id(node)] = node
+    return list(nodes.values())
+
+
+def value_of_answer(fetch: Any, feed: dict[Node, Any]) -> Any:
+    """Return the value of an answer's node; blame the answer if it can't be computed."""
+    values = {id(node): value for node, value in feed.items()}
+
+    def value_of(node: Any) -> Any:
+        if id(node) not in values:
+            itself = "placeholders to stay the same objects, so that they can be fed; the new graph has another one"
+            expect(node.op != "input", itself, "Return nodes without inputs as they are.")
+            values[id(node)] = node.compute(*map(value_of, node.inputs))
+        return values[id(node)]
+
+    try:
+        return value_of(fetch)
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        raise NotYet(f"{failure(error)}. That happens when the graph that you return runs.") from error
+
+
+def count(nodes: Iterable[Any], *ops: str) -> int:
+    """Return the number of nodes with one of these operations; by default, with any."""
+    return sum(node.op in (ops or KERNELS) for node in nodes)
+
+
+def label(call: str) -> Callable[..., str]:
+    """Return the function that names a case; `call` is the call of the answer, with {} for what is fed."""
+
+    def name(text: str, feed: dict[str, Any], least: int = 0) -> str:
+        fed = ", ".join(f"{key}: {np.asarray(value).tolist()}" for key, value in feed.items())
+        return f"{call.format('{' + fed + '}')}, where {text},"
+
+    return name
