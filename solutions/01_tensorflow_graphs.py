@@ -3,13 +3,13 @@
 #   jupytext:
 #     text_representation: {extension: .py, format_name: percent}
 #   lab:
-#     goal: write a graph compiler in NumPy, then watch TensorFlow's at work
+#     goal: write a graph compiler in NumPy, then watch TensorFlow's
 #     needs: [ISA, memory, TensorFlow]
 #     better_with: [cores]
 # ---
 
 # %% [markdown]
-# # 01 · TensorFlow graphs: write one, then watch a real one
+# # 01 · TensorFlow graphs: write one
 #
 # **You will** write a graph compiler: forty lines of NumPy describe a computation as a graph, and you write what runs
 # it, simplifies it, and fuses its operations. Then you watch TensorFlow do the same with the same function, and find
@@ -80,7 +80,7 @@ AT_LEAST_S = 0.05 if QUICK else 0.3  # of one measurement
 # %%
 names = ("add", "subtract", "multiply", "divide", "matmul", "sqrt", "exp")
 KERNELS = {name: getattr(np, name) for name in names}  # what computes each operation
-KERNELS["relu"] = lambda x, out=None: np.maximum(x, 0, out)
+KERNELS["relu"] = lambda x, out=None: np.maximum(x, 0, out=out)
 ran = collections.Counter()  # the operations computed so far
 
 
@@ -1237,7 +1237,7 @@ for name, title in (
 # all cores busy, and inter-op threads help on both sides. **One core**: section 7 shows no difference. **No AVX-512, or
 # AMX**: the rule and all counts stay. **Arm64**: Eigen takes a constant for the L2 cache; take sizes further apart if
 # both behave alike, and expect `_FusedMatMul` in pictures. Without oneDNN (`TF_ENABLE_ONEDNN_OPTS=0`), Eigen decides by
-# cost instead of by this rule, and pooling is equally fast in a graph.
+# cost instead of by this rule.
 #
 # **What goes wrong** Exercise 1: `if values.get(node)` takes a fed 0 as missing. Exercise 2: people fold first and
 # compare afterwards, and two equal constants are two objects. Exercise 3: `inputs[0]` of a placeholder is an

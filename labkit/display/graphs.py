@@ -151,7 +151,7 @@ def describe(graph: Any) -> str:
     return "; ".join(texts) or "no operations"
 
 
-def draw(graph: Any, title: str, marks: dict[str, str] | None = None) -> Figure:
+def draw(graph: Any, title: str) -> Figure:
     """Draw a graph, its inputs on top.
 
     Parameters
@@ -160,10 +160,8 @@ def draw(graph: Any, title: str, marks: dict[str, str] | None = None) -> Figure:
         The graph, as for `read`.
     title : str
         The picture's title.
-    marks : dict, optional
-        Rewrites by operation, as `classify_rewrites` returns them; each has its own outline.
     """
-    return _figure(title, [("", _Layout(graph, marks or {}))])
+    return _figure(title, [("", _Layout(graph, {}))])
 
 
 def compare(before: Any, after: Any, title: str) -> Figure:

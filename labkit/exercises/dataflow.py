@@ -1,5 +1,6 @@
 """Graphs of NumPy operations like those of lab 01, which record what runs."""
 
+import functools
 import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ KERNELS: dict[str, Callable[..., Any]] = {
 }
 
 
+STAY = "Return nodes without inputs as they are."
 _numbers = itertools.count(1)
 
 
@@ -35,8 +37,7 @@ class Node:
         """Return the node's result for the values of its inputs."""
         if self.op == "constant":
             return self.value
-        fed = f"no call of {self.name}.compute(): {self.name} is a placeholder, which is fed or isn't needed"
-        expect(self.op != "input", fed)
+        expect(self.op != "input", f"no call of {self.name}.compute(): a placeholder is fed, or isn't needed")
         self.ran.append(self.op)
         return KERNELS[self.op](*values)
 
@@ -47,16 +48,15 @@ class Node:
 
 def _maker(op: str, ran: list[str]) -> Callable[..., Node]:
     def node(value: Any) -> Node:
-        return value if isinstance(value, Node) else Node("constant", (), np.asarray(value, float), name(), ran)
+        return value if isinstance(value, Node) else make("constant", value=np.asarray(value, float))
 
-    def name() -> str:
-        return f"{op}_{next(_numbers)}"  # no two nodes have the same
+    def make(op: str, *inputs: Any, value: Any = None) -> Node:
+        return Node(op, tuple(map(node, inputs)), value, f"{op}_{next(_numbers)}", ran)
 
-    return lambda *inputs: node(*inputs) if op == "constant" else Node(op, tuple(map(node, inputs)), None, name(), ran)
+    return node if op == "constant" else functools.partial(make, op)
 
 
-for _method in ("add", "sub", "mul", "truediv", "matmul"):
-    _op = {"sub": "subtract", "mul": "multiply", "truediv": "divide"}.get(_method, _method)
+for _op, _method in map(str.split, ("add add", "subtract sub", "multiply mul", "divide truediv", "matmul matmul")):
     setattr(Node, f"__{_method}__", lambda self, other, op=_op: _maker(op, self.ran)(self, other))
 
 
@@ -71,12 +71,10 @@ def graph(text: str, feed: dict[str, Any]) -> tuple[Node, dict[Node, Any], list[
 
 def nodes_of(fetch: Any) -> list[Any]:
     """Return all nodes that an answer's node needs, and itself."""
-    nodes: dict[int, Any] = {}
-    todo = [fetch]
+    nodes, todo = dict[int, Any](), [fetch]
     while todo:
         node = todo.pop()
-        is_node = all(hasattr(node, part) for part in ("op", "inputs", "compute"))
-        expect(is_node, f"a node, with nodes as its inputs; there is {describe(node)}")
+        expect(hasattr(node, "inputs"), f"a node, with nodes as its inputs; there is {describe(node)}")
         todo += [] if id(node) in nodes else node.inputs
         nodes[id(node)] = node
     return list(nodes.values())
@@ -88,8 +86,7 @@ def value_of_answer(fetch: Any, feed: dict[Node, Any]) -> Any:
 
     def value_of(node: Any) -> Any:
         if id(node) not in values:
-            itself = "placeholders to stay the same objects, so that they can be fed; the new graph has another one"
-            expect(node.op != "input", itself, "Return nodes without inputs as they are.")
+            expect(node.op != "input", "placeholders to stay the same objects, to be fed; there is another one", STAY)
             values[id(node)] = node.compute(*map(value_of, node.inputs))
         return values[id(node)]
 
