@@ -46,14 +46,14 @@ class Instruction(NamedTuple):
     without: tuple[str, ...] = ()
 
 
-# Twelve per repetition, each on 8 or 16 sums of 1, 2 or 4 products; with tiles, four on 16×16 sums.
+# Twelve or 16 per repetition, each on 8 or 16 sums of 1, 2 or 4 products; with tiles, four on 16×16 sums.
 INSTRUCTIONS = {
     "float32_avx2": Instruction("float32", "AVX2 VFMADD", 12 * 2 * 8, ("AVX2",), ("AVX-512",)),
-    "float32_avx512": Instruction("float32", "AVX-512 VFMADD", 12 * 2 * 16, ("AVX-512",)),
-    "bfloat16_avx512": Instruction("bfloat16", "AVX-512 VDPBF16PS", 12 * 2 * 16 * 2, ("AVX-512", "BF16")),
+    "float32_avx512": Instruction("float32", "AVX-512 VFMADD", 16 * 2 * 16, ("AVX-512",)),
+    "bfloat16_avx512": Instruction("bfloat16", "AVX-512 VDPBF16PS", 16 * 2 * 16 * 2, ("AVX-512", "BF16")),
     "bfloat16_amx": Instruction("bfloat16", "AMX TDPBF16PS", 4 * 2 * 16 * 16 * 32, ("AMX",)),
     "int8_avx": Instruction("int8", "AVX VPDPBUSD", 12 * 2 * 8 * 4, ("VNNI",), ("AVX-512",)),
-    "int8_avx512": Instruction("int8", "AVX-512 VPDPBUSD", 12 * 2 * 16 * 4, ("AVX-512", "VNNI")),
+    "int8_avx512": Instruction("int8", "AVX-512 VPDPBUSD", 16 * 2 * 16 * 4, ("AVX-512", "VNNI")),
     "int8_amx": Instruction("int8", "AMX TDPBSSD", 4 * 2 * 16 * 16 * 64, ("AMX",)),
 }
 
