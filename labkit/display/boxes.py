@@ -36,7 +36,8 @@ def show(head: str, badge: str = "", colour: str = "", lines: Sequence[str] = ()
     folded : str
         Code shown collapsed at the end, in notebooks only.
     """
-    text = "\n   ".join([f"{head}{badge}.", *lines])
+    end = "" if f"{head}{badge}".endswith("?") else "."
+    text = "\n   ".join([f"{head}{badge}{end}", *lines])
     if not hasattr(get_ipython(), "kernel"):
         print(text)
         return
@@ -45,7 +46,7 @@ def show(head: str, badge: str = "", colour: str = "", lines: Sequence[str] = ()
     details = (
         f"<details><summary>The kit's solution</summary><pre>{html.escape(folded)}</pre></details>" if folded else ""
     )
-    page = f'<div style="{LINE}">{html.escape(head)}{coloured}.</div>{body}{details}'
+    page = f'<div style="{LINE}">{html.escape(head)}{coloured}{end}</div>{body}{details}'
     display({"text/html": page, "text/plain": text}, raw=True)
 
 

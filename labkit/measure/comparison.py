@@ -39,7 +39,7 @@ def compare(a: Measured, b: Measured, less_is_faster: bool | None = None) -> Spe
 
     Figures of one `alternate` give a ratio in each round, of which lasting noise cancels: the result is the median of
     these ratios with its interval. Other figures give the quotient of their values, from the smallest to the largest
-    that their intervals allow.
+    that their intervals allow. A note, such as "recorded", is kept.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ def compare(a: Measured, b: Measured, less_is_faster: bool | None = None) -> Spe
     else:
         ratio = Measured(a.value / b.value, a.low / b.high, a.high / b.low, "×", contention=contention)
     digits = 2 if 0.1 <= ratio.value < 10 else decimals(ratio.value)
-    return Speedup(**{**vars(ratio), "digits": digits})
+    return Speedup(**{**vars(ratio), "digits": digits, "note": a.note or b.note})
 
 
 def share(figure: Measured, limit: Measured) -> Measured:
@@ -73,6 +73,6 @@ def share(figure: Measured, limit: Measured) -> Measured:
     """
     ratio = compare(figure, limit)
     value, low, high, *rounds = (100 * part for part in (ratio.value, ratio.low, ratio.high, *ratio.rounds))
-    note = NOT_VALID if value > MAX_SHARE else ""
+    note = NOT_VALID if value > MAX_SHARE else ratio.note
     figures = {"value": value, "low": low, "high": high, "digits": decimals(value, 2), "rounds": tuple(rounds)}
     return Measured(**{**vars(ratio), **figures, "unit": "%", "note": note})

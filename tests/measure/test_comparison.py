@@ -79,3 +79,9 @@ def test_a_share_above_its_limit_is_not_valid():
     assert str(share(*pair([206.5] * 6, [200.0] * 6, "GFLOP/s"))) == "103% (103 to 103), ⚠ limit not valid"
     assert str(share(*pair([10.0] * 6, [8.0] * 6, "ms"))) == "80% (80 to 80)"
     assert str(share(*pair([0.02] * 6, [200.0] * 6, "GFLOP/s"))) == "0.010% (0.010 to 0.010)"
+
+
+def test_what_was_recorded_stays_marked():
+    here, elsewhere = Measured(100.0, unit="GFLOP/s"), Measured(50.0, unit="GFLOP/s", note="recorded")
+    assert "recorded" in str(compare(here, elsewhere))
+    assert share(elsewhere, here).note == "recorded"
