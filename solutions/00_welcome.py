@@ -12,22 +12,17 @@
 # # 00 · Welcome: how fast is your machine?
 #
 # **You will** take one matrix multiplication (*matmul*) from plain Python to all cores and 16 bits, which is thousands
-# of times faster; find out how far the limit of your machine still is; and share the work between two processes. A
-# network spends most of its time in matmuls.
+# of times faster; find out how far the limit of your machine still is; and see what happens when two processes share the
+# cores. A network spends most of its time in matmuls.
 #
-# **Why deep learning on CPUs?** Large networks are mostly trained on GPUs. CPUs do much of the other work, and more of
-# it each year:
+# **Why deep learning on CPUs?** Large networks are mostly trained on GPUs. CPUs do much of the other work:
 #
 # - **Memory.** One server can hold models that fill eight GPUs. Two Xeon 6 CPUs wrote a token of DeepSeek-R1, which has
 #   671 billion parameters, every 68 ms ([LMSYS, 2025](https://lmsys.org/blog/2025-07-14-intel-xeon-optimization)).
-# - **Progress.** Intel's servers of 2024 reach up to 15 times the ResNet-50 inference of those of 2021
-#   ([MLPerf 4.1](https://it-online.co.za/2024/09/02/intel-raises-the-bar-for-ai-performance-on-xeon-processors)).
-# - **Machines that you already have.** 2,048 Xeon Phi CPUs trained ResNet-50 in 20 minutes
-#   ([You et al., 2017](https://arxiv.org/abs/1709.05011)).
 # - **Classic machine learning.** K-Means took 7.4 s instead of 192.1 s with a faster library ([scikit-learn-intelex's
 #   notebook](https://github.com/uxlfoundation/scikit-learn-intelex/blob/main/examples/notebooks/kmeans.ipynb)).
-# - **Settings decide.** The same 18 cores trained ResNet-50 at 5.48 or at 33.62 images/s in a published comparison,
-#   which lab 03 explains.
+# - **Settings decide.** The same 18 cores trained ResNet-50 at 5.48 images/s, and at 33.62 with another build of
+#   TensorFlow and its thread settings, in a published comparison (lab 03).
 #
 # **Time** {minutes}
 #
@@ -49,6 +44,7 @@ cores = machine.usable_cores
 
 # %%
 import time
+from functools import partial
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -83,7 +79,7 @@ print(summary(examine(quick=True)))
 #
 # - The number of [**cores**](../docs/glossary.md#core) that you can really use. A machine may have 64 cores and give
 #   this notebook only 4. Two *hardware threads* of one core share its arithmetic units, so they count as one core. Some
-#   virtual machines show them as two cores; the doctor compares two with one.
+#   virtual machines show them as two cores; the doctor compares the speed of two cores with that of one.
 # - The [**instruction sets**](../docs/glossary.md#instruction-set), such as [AVX-512](../docs/glossary.md#avx-512). The
 #   glossary has a table of the CPUs that have each.
 #
@@ -124,10 +120,12 @@ began = time.perf_counter()
 corner = python_matmul(rows, columns)
 seconds = time.perf_counter() - began
 print(f"Plain Python, {CORNER}×{CORNER} of {N:,}×{N:,} results: {seconds:.2f} s")
-print(f"All of them would take {seconds * (N / CORNER) ** 2 / 60:,.0f} min.")
+print(f"All of them would take at least {seconds * (N / CORNER) ** 2 / 60:,.0f} min.")
 print("NumPy computes the same:", np.allclose(corner, (a @ b)[:CORNER, :CORNER], rtol=1e-4))
 
 # %% [markdown]
+# *At least*, because this corner's columns stay in the cache, and all columns as Python lists would not.
+#
 # How fast could it be? A core does most of its arithmetic with **FMA** instructions (fused multiply-add), which
 # multiply two registers and add the product to a third. A register has several **lanes** with one number each, and a
 # core starts one or more FMAs in each cycle of its clock. The number of cores, the clock, lanes and FMAs give the
@@ -137,6 +135,7 @@ print("NumPy computes the same:", np.allclose(corner, (a @ b)[:CORNER, :CORNER],
 # | --- | ---: | ---: |
 # | Intel with AVX2 (from Haswell), AMD Zen 2 and Zen 3 | 8 | 2 |
 # | Intel Xeon with AVX-512 (most models) | 16 | 2 |
+# | Intel Core with AVX-512 | 16 | 1 |
 # | AMD Zen 4, whose units have 256 bits | 16 | 1 |
 # | AMD Zen 5 in servers and desktops (in laptops, as Zen 4) | 16 | 2 |
 # | Arm Neoverse N1 and N2, Neoverse V2 | 4 | 2, 4 |
@@ -175,13 +174,13 @@ paper_peak = check(1, paper_peak)
 # gives you a fresh copy and keeps yours.
 #
 # The next cell enters the numbers of your machine. `lanes` follows from the instruction sets. Look up `fmas` in the
-# table, and change it if necessary. The clock comes from `/proc/cpuinfo`. A real clock isn't constant. Cores speed up
+# table; if you don't know your CPU's kind, keep 2, and section 3 will tell. The clock comes from `/proc/cpuinfo`. A real clock isn't constant. Cores speed up
 # while few of them work (turbo), and slow down when they get hot. A virtual machine often reports only a nominal clock,
 # and Arm CPUs report none, for which the cell assumes 2.5 GHz.
 
 # %%
 lanes = 16 if "AVX-512" in machine.isa else 8 if "AVX2" in machine.isa else 4
-fmas = 2  # look yours up in the table
+fmas = 2  # see the table
 
 lines = Path("/proc/cpuinfo").read_text().splitlines()
 clocks = [float(line.split(":")[1]) / 1000 for line in lines if line.startswith("cpu MHz")]
@@ -256,13 +255,20 @@ results.compare_guess(1, fp32["NumPy, all cores"])
 # %%
 clock = fp32["limit"].value / paper_peak(cores, 1, lanes, fmas)
 print(f"Clock: {clock:.2f} GHz according to the limit, {ghz:.2f} GHz reported")
-print(f"Paper peak with that clock: {paper_peak(cores, clock, lanes, fmas):,.0f} GFLOP/s")
 reached = share(fp32["NumPy, all cores"], fp32["limit"])
 print(f"NumPy on all cores reaches {reached} of the limit.")
+cycles = 2 * clock / fp32["plain Python"].value  # a multiply-add is two operations
+print(f"Plain Python takes {cycles:.0f} cycles for a multiply-add.")
+print(f"A core can do {lanes * fmas} multiply-adds in one cycle.")
 
 # %% [markdown]
-# Is that clock plausible? Servers run at 2 to 5 GHz, and laptops at up to 6. A clock that is about half or twice the
-# expected one means that `fmas` is wrong. Change it in section 2, and run the cells from there.
+# Is that clock plausible? Servers run at 2 to 5 GHz, and laptops at up to 6. If it is about half of what you expect, and
+# the doctor warned about cores, then your two cores are one: set `cores = 1` in section 2. Otherwise a clock that is
+# half or twice the expected one means that `fmas` is wrong. Change it, and run the cells from there. Without a C
+# compiler, and on Arm, the clock was not measured: a share above 100% means that the real one is higher than `ghz`.
+#
+# The last two lines explain the largest step. Python interprets each multiply-add: it looks up three lists, makes a new
+# number, and stores it. The library multiplies all lanes of a register with one instruction.
 
 # %%
 results.answer(1, "What explains the gap between your guess and the measured speed?", ...)
@@ -272,8 +278,9 @@ results.answer(1, "What explains the gap between your guess and the measured spe
 #
 # It depends on the machine. A virtual machine that reports a nominal clock runs faster than that, so the paper peak is
 # too low by the same factor. A laptop that reports its turbo clock runs slower once all cores are busy, so the paper
-# peak is too high. Some Intel CPUs lower the clock further for AVX-512. The rest is the matmul itself, which usually
-# reaches 80 to 100% of the limit, as some cycles go to loading and storing. Where all cores are hardly faster than one
+# peak is too high. Some Intel CPUs lower the clock further for AVX-512. The rest is the matmul itself: part of the
+# cycles goes to loading and storing, and the threads wait for each other. The limit is also the best of short bursts,
+# while a matmul is a mean over a longer time, in which a laptop gets warm. Where all cores are hardly faster than one
 # thread, other programs use the cores, or the cores are hardware threads of one core.
 #
 # </details>
@@ -286,6 +293,10 @@ results.answer(1, "What explains the gap between your guess and the measured spe
 #
 # - Without a C compiler or AVX2, and on Arm, the limit is the paper peak with the reported clock. Shares above 100%
 #   then mean that the clock is higher than assumed; students enter a better one for `ghz`.
+# - One usable core: "all cores" is one thread, and the two ranks of section 5 share it.
+# - More than 64 cores: NumPy's OpenBLAS starts at most 64 threads.
+# - No 16-bit instructions: section 4 shows recorded figures, marked as such in lines and picture.
+# - AMX: its limit is many times that of FP32, and TensorFlow's matmul reaches a small share of it.
 # - 64 cores with two NUMA nodes: the matrices are 4,096×4,096, and lie in the memory of one node, so all cores reach a
 #   lower share of the limit than on one node.
 # - Zen 4: with `fmas = 2`, the clock comes out at half. Let the students find out why.
@@ -339,7 +350,8 @@ print(f"Share of the 16-bit limit: {share(half['TensorFlow, 16 bits'], half['lim
 results.compare_guess(2, halved)
 
 # %% [markdown]
-# The picture shows the whole way. Each step of the axis is a factor of 10.
+# The picture shows the whole way. Each step of the axis is a factor of 10, and a percentage is the share of the limit in
+# the same precision.
 
 # %% jupyter={"source_hidden": true}
 way = {
@@ -350,7 +362,8 @@ way = {
     "TensorFlow,\n16 bits": half["TensorFlow, 16 bits"],
 }
 lines = [
-    (f"paper peak, 32 bits, {clock:.2f} GHz", paper_peak(cores, clock, lanes, fmas), plots.BLUE),
+    (f"paper peak, 32 bits, {ghz:.2f} GHz", peak, "grey"),
+    ("limit, 32 bits", fp32["limit"].value, plots.BLUE),
     ("limit, 16 bits", half["limit, 16 bits"].value, plots.VERMILION),
 ]
 figure, axis = plt.subplots(figsize=(10, 5.5))
@@ -358,9 +371,10 @@ for place, (name, speed) in enumerate(way.items()):
     colour = plots.VERMILION if "16" in name else plots.BLUE
     below, above = np.nan_to_num([speed.value - speed.low, speed.high - speed.value])
     axis.errorbar(place, speed.value, [[below], [above]], fmt="o", ms=11, color=colour, capsize=6)
-    number = f"{speed.value:,.{speed.digits}f}"
+    most = half["limit, 16 bits"] if "16" in name else fp32["limit"]
+    number = f"{speed.value:,.{speed.digits}f}\n({100 * speed.value / most.value:.2g}%)"
     box = dict(facecolor="white", edgecolor="none", pad=1)
-    at = dict(xytext=(0, -25), textcoords="offset points", ha="center", bbox=box)
+    at = dict(xytext=(0, -44), textcoords="offset points", ha="center", bbox=box)
     axis.annotate(number, (place, speed.value), **at)
 for name, height, colour in reversed(lines):
     axis.axhline(height, ls="--", color=colour, marker="", zorder=1, label=name)
@@ -374,19 +388,10 @@ said += [f"{name} at {height:,.0f} GFLOP/s" for name, height, _ in lines]
 watched = [others for speed in way.values() for others in speed.contention]
 plots.show(figure, alt=f"Speeds of a matmul. {'; '.join(said)}.", keep=results, watched=watched)
 
-# %%
-results.answer(2, "How far are you from the 16-bit limit, and what may the rest be?", ...)
-
 # %% [markdown]
-# <details><summary>A model answer</summary>
-#
-# With BF16 instructions, the limit in 16 bits is about twice that in 32, and TensorFlow gains nearly as much. The rest
-# is work other than multiplying. In each call, oneDNN first copies the second matrix into the blocks that these
-# instructions need. The faster the multiplication, the larger the share of this copy. AMX multiplies many times
-# faster than FP32 instructions, so there TensorFlow reaches a smaller share of the limit. The weights of a trained
-# network are constant, so an inference library copies them once. Labs 02 to 04 continue with all this.
-#
-# </details>
+# With BF16 instructions, the limit in 16 bits is about twice that in 32; with AMX, it is many times as high. A matmul
+# reaches less of it, for one part because oneDNN first copies the second matrix into the blocks that these instructions
+# need. The faster the multiplication, the larger the share of such work. Labs 02 to 04 continue there.
 
 # %% [markdown]
 # ## 5 · Two ranks share the cores {read 2.5, do 5, wait 0.6}
@@ -495,21 +500,19 @@ results.guess(3, "a fair share of threads vs twice as many", ..., unit="×")
 def both_ranks(n, threads):
     """Return the GFLOP/s of two ranks together."""
     run = run_ranks(2, total, n, threads, show=False)
-    return float(run.lines[0][-1].split()[-2])
+    return float(run.lines[0][-1].split()[-2])  # of rank 0's line "… of 455.3 GFLOP/s"
 
 
 threads = {"fair share": fair, "twice the threads": 2 * fair}
 variants = {
-    f"{n}×{n}, {name}": lambda n=n, count=count: both_ranks(n, count)
+    f"{n}×{n}, {name}": partial(both_ranks, n, count)
     for n in RANK_SIZES
     for name, count in threads.items()
 }
 ranks = alternate(variants, 2 if QUICK else 6, "GFLOP/s", "section 5")
 
 # %%
-(small, crowded), (large, crowded_large) = [
-    [ranks[f"{n}×{n}, {name}"] for name in threads] for n in RANK_SIZES
-]
+small, crowded, large, crowded_large = ranks.values()  # in the order above
 split = compare(small, crowded)
 for name, speed in ranks.items():
     print(f"{name:28} {speed}")
@@ -524,17 +527,17 @@ results.compare_guess(3, split)
 for n, fast, slow in ((RANK_SIZES[0], small, crowded), (RANK_SIZES[1], large, crowded_large)):
     fair_ms, twice_ms = (2 * 2 * n**3 / 1e6 / speed.value for speed in (fast, slow))
     added = f"{twice_ms - fair_ms:+.1f} ms"
-    print(f"{n}×{n}: {fair_ms:.1f} ms; with twice the threads, {twice_ms:.1f} ms: {added}")
+    print(f"{n}×{n}: {fair_ms:.2f} ms; with twice the threads, {twice_ms:.2f} ms: {added}")
 
 # %%
-results.answer(3, "What do two threads do to each other on one core?", ...)
+results.answer(2, "What do two threads do to each other on one core?", ...)
 
 # %% [markdown]
 # <details><summary>A model answer</summary>
 #
 # They wait for each other. The threads divide a matmul, which is done when the last of them is. A thread that has
 # finished its part keeps its core busy while it waits. The thread that it waits for gets no turn until the time slice
-# of the operating system, some milliseconds, is over. So each call loses about the same time, whatever its size, and
+# of the operating system, often several milliseconds, is over. So each call loses about the same time, whatever its size, and
 # small matmuls lose most of their speed. Networks consist of many small operations. The loss is small where the
 # library's threads sleep while they wait, or where the operating system gives each thread shorter slices.
 #
@@ -555,20 +558,21 @@ print(as_text(examine(quick=QUICK)))
 #
 # - The peak is cores × clock × lanes × FMAs × 2. The clock varies, so measure a limit together with what it limits.
 # - Compare variants alternately, and state the interval.
-# - Ranks share nothing but messages. Together, they should have one thread per core.
+# - Ranks share no variables. Together, they should have one thread per core.
 # - A check looks at what your answer does, and you are never stuck.
 #
 # The published figures are from [a paper of 2020](https://www.science.org/doi/10.1126/science.aam9744). Its authors
-# multiplied 4,096×4,096 matrices of 64-bit numbers on 18 cores of a Xeon E5-2666 v3.
+# multiplied 4,096×4,096 matrices of 64-bit numbers on 18 cores of a Xeon E5-2666 v3. Their fastest program was C with
+# vector instructions, written for this matmul.
 
 # %%
-rows = [
+closing = [
     ("all cores vs plain Python", "62,806×", gain, ""),
-    ("NumPy, all cores", "338 GFLOP/s, 40% of peak", fp32["NumPy, all cores"], str(fp32["limit"])),
+    ("all cores", "338 GFLOP/s, 40% of peak", fp32["NumPy, all cores"], str(fp32["limit"])),
     ("TensorFlow, 16 bits", "", half["TensorFlow, 16 bits"], str(half["limit, 16 bits"])),
     ("two ranks: fair share vs twice the threads", "", split, ""),
 ]
-results.table("one matmul", rows)
+results.table("one matmul", closing)
 
 # %% [markdown]
 # At the end of the day, `./lab report` in a terminal makes one page of what you measured, guessed and passed.
