@@ -12,8 +12,8 @@
 # # 00 · Welcome: how fast is your machine?
 #
 # **You will** take one matrix multiplication (*matmul*) from plain Python to all cores and 16 bits, which is thousands
-# of times faster; find out how far the limit of your machine still is; and see what happens when two processes share the
-# cores. A network spends most of its time in matmuls.
+# of times faster; find out how far the limit of your machine still is; and see what happens when two processes share
+# the cores. A network spends most of its time in matmuls.
 #
 # **Why deep learning on CPUs?** Large networks are mostly trained on GPUs. CPUs do much of the other work:
 #
@@ -174,9 +174,9 @@ paper_peak = check(1, paper_peak)
 # gives you a fresh copy and keeps yours.
 #
 # The next cell enters the numbers of your machine. `lanes` follows from the instruction sets. Look up `fmas` in the
-# table; if you don't know your CPU's kind, keep 2, and section 3 will tell. The clock comes from `/proc/cpuinfo`. A real clock isn't constant. Cores speed up
-# while few of them work (turbo), and slow down when they get hot. A virtual machine often reports only a nominal clock,
-# and Arm CPUs report none, for which the cell assumes 2.5 GHz.
+# table; if you don't know your CPU's kind, keep 2, and section 3 will tell. The clock comes from `/proc/cpuinfo`. A
+# real clock isn't constant. Cores speed up while few of them work (turbo), and slow down when they get hot. A virtual
+# machine often reports only a nominal clock, and Arm CPUs report none, for which the cell assumes 2.5 GHz.
 
 # %%
 lanes = 16 if "AVX-512" in machine.isa else 8 if "AVX2" in machine.isa else 4
@@ -262,9 +262,9 @@ print(f"Plain Python takes {cycles:.0f} cycles for a multiply-add.")
 print(f"A core can do {lanes * fmas} multiply-adds in one cycle.")
 
 # %% [markdown]
-# Is that clock plausible? Servers run at 2 to 5 GHz, and laptops at up to 6. If it is about half of what you expect, and
-# the doctor warned about cores, then your two cores are one: set `cores = 1` in section 2. Otherwise a clock that is
-# half or twice the expected one means that `fmas` is wrong. Change it, and run the cells from there. Without a C
+# Is that clock plausible? Servers run at 2 to 5 GHz, and laptops at up to 6. If it is about half of what you expect,
+# and the doctor warned about cores, then your two cores are one: set `cores = 1` in section 2. Otherwise a clock that
+# is half or twice the expected one means that `fmas` is wrong. Change it, and run the cells from there. Without a C
 # compiler, and on Arm, the clock was not measured: a share above 100% means that the real one is higher than `ghz`.
 #
 # The last two lines explain the largest step. Python interprets each multiply-add: it looks up three lists, makes a new
@@ -350,8 +350,8 @@ print(f"Share of the 16-bit limit: {share(half['TensorFlow, 16 bits'], half['lim
 results.compare_guess(2, halved)
 
 # %% [markdown]
-# The picture shows the whole way. Each step of the axis is a factor of 10, and a percentage is the share of the limit in
-# the same precision.
+# The picture shows the whole way. Each step of the axis is a factor of 10, and a percentage is the share of the limit
+# in the same precision.
 
 # %% jupyter={"source_hidden": true}
 way = {
@@ -537,9 +537,9 @@ results.answer(2, "What do two threads do to each other on one core?", ...)
 #
 # They wait for each other. The threads divide a matmul, which is done when the last of them is. A thread that has
 # finished its part keeps its core busy while it waits. The thread that it waits for gets no turn until the time slice
-# of the operating system, often several milliseconds, is over. So each call loses about the same time, whatever its size, and
-# small matmuls lose most of their speed. Networks consist of many small operations. The loss is small where the
-# library's threads sleep while they wait, or where the operating system gives each thread shorter slices.
+# of the operating system, often several milliseconds, is over. So each call loses about the same time, whatever its
+# size, and small matmuls lose most of their speed. Networks consist of many small operations. The loss is small where
+# the library's threads sleep while they wait, or where the operating system gives each thread shorter slices.
 #
 # </details>
 
