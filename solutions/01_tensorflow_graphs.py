@@ -196,7 +196,7 @@ show_graph(d, "d = (a + b) · (b − 2)")
 #   not computed.
 # - Each node is computed at most **once**, with `node.compute(…)` and the values of its inputs in order, even if
 #   several others need it.
-# - Nothing is computed that `fetch` doesn't need. `feed` stays unchanged.
+# - Nothing is computed that `fetch` doesn't need, and nothing remembered. `feed` stays unchanged.
 
 
 # %%
@@ -308,12 +308,12 @@ results.guess(1, "operations left, of 15", ..., unit="operations")
 # %% [markdown]
 # ### Exercise 2 · Simplify a graph
 #
-# Write `simplify(fetch)`. It returns a node that has the same value as `fetch` for all feeds, and needs as few
-# operations as the two rules allow.
+# Write `simplify(fetch)`. It returns a node that has the same value as `fetch` for all feeds of placeholders, and needs
+# as few operations as the two rules allow.
 #
 # - Nodes can't be changed. `replace(node, inputs=…)` makes a copy of a node with other inputs, and
 #   `replace(node, op="constant", inputs=(), value=…)` a constant in its place.
-# - Placeholders and constants stay the same objects, so that you can still feed them.
+# - Placeholders stay the same objects, so that you can still feed them.
 # - If two equal nodes are folded, the results count as one constant.
 
 
@@ -351,7 +351,7 @@ results.compare_guess(1, Measured(operations(simple), unit="operations", digits=
 show_graph(written, "Constants folded, duplicates removed", simple)
 
 # %% [markdown]
-# Dashed boxes were folded: √(variance + epsilon) is now a constant.
+# Pink boxes were folded: √(variance + epsilon) is now a constant.
 #
 # ### Fuse
 #
@@ -380,13 +380,14 @@ KERNELS["dense"] = dense
 # %% [markdown]
 # ### Exercise 3 · Fuse three operations
 #
-# Write `fuse(fetch, uses)`. It returns a node that has the same value as `fetch` for all feeds. In the new graph, each
-# `relu(x @ weights + bias)` is **one** node with the operation `"dense"` and the inputs `(x, weights, bias)`.
+# Write `fuse(fetch, uses)`. It returns a node that has the same value as `fetch` for all feeds of placeholders. In the
+# new graph, each `relu(x @ weights + bias)` is **one** node with the operation `"dense"` and the inputs `(x, weights,
+# bias)`.
 #
 # - The matmul is always the first input of the sum, and the bias a vector.
 # - A result inside a fused node is never stored. So if another node needs the product or the sum, leave the three as
-#   they are: no matmul may run twice. `uses[node]` is the number of nodes that take a node's result; the fetched one
-#   counts as taken once more.
+#   they are: no matmul may run twice. `uses[node]` counts how often a node is an input; the fetched one counts once
+#   more.
 # - Everything else stays, and placeholders remain the same objects.
 
 
@@ -547,11 +548,11 @@ results.answer(1, "Where did the compiled graph save its time? Why did the predi
 # %% [markdown]
 # <details><summary>A model answer</summary>
 #
-# Removing duplicates halved the subtractions and divisions. Fusion moved `add` and `relu` into `dense`: compare it with
-# the sum of `matmul`, `add` and `relu`. Fusion saves the way to memory and back, and the prediction took that for all
-# of the time. But the arithmetic remains, in NumPy one loop per operation, even in the cache. A kernel that adds the
-# bias while the sums are still in registers, as oneDNN's does, comes closer to the limit. With slower memory, fusion
-# saves more.
+# Removing duplicates saved little, as subtractions and divisions are short. Fusion moved `add` and `relu` into `dense`:
+# compare it with the sum of `matmul`, `add` and `relu`. Fusion saves the way to the last cache or memory and back, and
+# the prediction took that for all of the time. But the arithmetic remains, in NumPy one loop per operation, even in the
+# cache. A kernel that adds the bias while the sums are still in registers, as oneDNN's does, comes closer to the limit.
+# With slower memory, fusion saves more.
 #
 # </details>
 
@@ -776,8 +777,8 @@ METHODS = {
 # %% [markdown]
 # <div class="alert alert-block alert-info" style="color: black">
 #
-# **Guess first.** Suppose that a graph saves only Python's calls, and that each call takes the same time. With the CNN
-# and 32 images, how much faster is a graph than eager execution?
+# **Guess first.** With the CNN and 32 images, how much faster is a step as a graph than eagerly? From Python, each of
+# its about 70 operations takes some tens of microseconds, with Keras' own code.
 #
 # </div>
 
@@ -937,8 +938,7 @@ results.answer(2, "When is a graph worth it? Where did the prediction miss, and 
 # A call from Python takes the same time, whatever the size of the arrays. So the calls matter where operations take
 # about that long: in small networks, with small batches. More cores shorten the arithmetic, so the calls matter up to
 # larger batches. The prediction misses where the saving grows with the batch: a graph computes less, with other
-# kernels. The parts are measured apart and needn't add up exactly, as the calls of different operations take different
-# times. XLA has its own kernels, which may be slower than oneDNN's.
+# kernels. What the parts don't add up to isn't explained. XLA has its own kernels, which may be slower than oneDNN's.
 #
 # </details>
 #
@@ -994,7 +994,7 @@ layer = check(4, layer)
 
 # %% [markdown]
 # Tools that prepare a trained network for inference do this with batch normalisation. By then its numbers are
-# constants, so they move into the weights of the layer before it.
+# constants, so they move into the weights of the layer before it, not after it as in the exercise.
 
 # %% [markdown]
 # ## 7 · Further: two kinds of threads {read 5, wait 0.5, optional}
@@ -1065,7 +1065,7 @@ for n in SIZES:
 # %% [markdown]
 # Now two chains that don't need each other's results. The longest path through the graph, its **critical path**, is one
 # chain, half of the work. So two inter-op threads can halve the time, as long as no matmul is split. If one matmul
-# keeps all cores busy, another one can only take cores away from it.
+# keeps all cores busy, another one can only take cores away from it; the cell above shows whether it does.
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
@@ -1128,7 +1128,7 @@ results.answer(
 #
 # ## 8 · Further: the Python code in a function {read 4, optional}
 #
-# Everything in a `tf.function` that is not TensorFlow runs during tracing and never again. What does the next cell
+# Everything in a `tf.function` that is not TensorFlow runs only while it is traced. What does the next cell
 # print?
 
 # %%
