@@ -16,7 +16,6 @@ from labkit.system.errors import LabError
 
 BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"  # the lines around a solution in a source
 INSTRUCTOR = "instructor"  # tag of cells that are only in the solution notebook
-BACKGROUND = "background"  # tag of cells that wait for what was measured while students read
 TIMES = "execution"  # cell metadata with its times, as JupyterLab writes it
 OPTIONAL = " · optional"  # suffix of an optional section's heading
 HEADING = re.compile(r"^## (?:(\d+) · .+|(Questions))$", re.M)
@@ -77,7 +76,7 @@ def checks(cell: NotebookNode) -> list[tuple[int, str]]:
 def parse(cell: NotebookNode) -> ast.Module:
     """Return the syntax tree of a code cell, with IPython's syntax translated into calls.
 
-    For a `%%writefile` cell, this is the script's syntax tree; an empty one if it isn't in Python.
+    For a `%%writefile` cell, this is the script's syntax tree.
     """
     return _parse(cell.source)
 
@@ -85,7 +84,7 @@ def parse(cell: NotebookNode) -> ast.Module:
 @functools.cache
 def _parse(text: str) -> ast.Module:
     if text.startswith("%%writefile"):
-        text = text.partition("\n")[2] if re.match(r".*\.py$", text, re.M) else ""
+        text = text.partition("\n")[2]
     return ast.parse(TransformerManager().transform_cell(text))
 
 
@@ -112,8 +111,8 @@ def waited(notebook: NotebookNode) -> dict[str, float]:
 
 
 def _minutes(cell: NotebookNode) -> float:
-    """Return the minutes that students wait for a cell; 0 for Markdown, empty cells, and those tagged `BACKGROUND`."""
-    if cell.cell_type == "markdown" or not cell.source.strip() or BACKGROUND in cell.metadata.get("tags", []):
+    """Return the minutes that a cell took; 0 for Markdown and empty cells."""
+    if cell.cell_type == "markdown" or not cell.source.strip():
         return 0.0
     times = cell.metadata.get(TIMES, {})
     try:

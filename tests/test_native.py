@@ -2,7 +2,6 @@
 
 import re
 
-import numpy as np
 import pytest
 
 from labkit import native
@@ -60,25 +59,6 @@ def test_several_files_make_one_program(source):
     main = '#include <stdio.h>\nfloat half(float);\nint main(void) { printf("%g\\n", half(3)); }'
     (source.parent / "main.c").write_text(main)
     assert native.run(native.build("main.c", "half.c")) == ("1.5",)
-
-
-def test_arrays_go_in_and_out(source):
-    (source.parent / "twice.c").write_text("""
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-int main(int count, char **arguments) {
-    float numbers[9];
-    int n = atoi(arguments[4]);
-    FILE *in = fopen(arguments[2], "rb"), *out = fopen(arguments[3], "wb");
-    if (strcmp(arguments[1], "compute") || fread(numbers, 4, 9, in) != n) return 1;
-    for (int i = 0; i < n; i++) numbers[i] *= 2;
-    fwrite(numbers, 4, n, out);
-    return fclose(out);
-}""")
-    transposed = np.arange(6).reshape(2, 3).T[:, :1]
-    result = native.compute(native.build("twice.c"), [np.ones((2, 2)), transposed], 7)
-    np.testing.assert_array_equal(result, [2, 2, 2, 2, 0, 2, 4])
 
 
 def test_a_wrong_index_is_named_with_its_line(source):

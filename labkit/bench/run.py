@@ -51,8 +51,12 @@ def _measure(config: BenchConfig, hvd: Any) -> None:
 
 
 def _horovod() -> Any:
-    import horovod.tensorflow as hvd
-
+    try:
+        import horovod.tensorflow as hvd
+    except ImportError as error:
+        raise LabError(
+            "the OpenMP environment has no Horovod: use the kit's own environment for --variable_update=horovod."
+        ) from error
     hvd.init()
     return hvd
 
