@@ -43,7 +43,7 @@ def test_a_lab_records_and_another_machine_reads(write_source, kit, monkeypatch,
         capsys.readouterr().out,
     )
     assert str(wires.figures["ring"]) == "4.50 ms (4.00 to 5.00), recorded"
-    assert str(compare(wires.figures["ring"], wires.figures["server"])) == "2.00× (1.98 to 2.02): faster"
+    assert str(compare(wires.figures["ring"], wires.figures["server"])) == "2.00× (1.98 to 2.02), recorded: faster"
     assert wires.figures["ring"].source.what == "section 1: ring, server"
     assert wires.data == {"timeline": [[0, 1.5], [1, 2.5]]}
 

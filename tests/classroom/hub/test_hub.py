@@ -31,7 +31,7 @@ QUICK = True
 check, *_ = open_lab("00", globals())
 def threads_per_rank(cores, ranks):
     return max(1, cores // ranks)
-check(1, threads_per_rank)
+check(2, threads_per_rank)
 """
 JOIN = """
 import subprocess, sys
@@ -88,7 +88,7 @@ def test_every_student_works_in_their_own_copies(room, students):
 
 def test_an_exercise_is_checked_and_the_board_is_joined(students):
     assert "returncode=0" in students["seat-01"].run(JOIN)
-    assert "Exercise 1 · passed" in students["seat-01"].run(EXERCISE)
+    assert "Exercise 2 · passed" in students["seat-01"].run(EXERCISE)
 
 
 def test_students_cannot_access_others_servers_or_the_hubs_api(room, students):
