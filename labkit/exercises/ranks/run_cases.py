@@ -106,6 +106,8 @@ def try_all(exercise: OnRanks, function: Callable[..., Any], script: str) -> Mis
         mistake: Mistake = None
         if inside:
             script_comm = world if stage == 0 else comm.Dup()
+            # The first allreduce of objects duplicates the communicator with the GIL: no thread could report a hang.
+            script_comm.allreduce(0)
             for number, case in enumerate(exercise.cases(len(members))):
                 hint = WORLD_HINT if stage == 1 and number == 0 else case.hint
                 seen = comm.gather(run(exercise, function, script, script_comm, case, hint))

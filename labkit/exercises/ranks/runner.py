@@ -29,6 +29,8 @@ LINE_LIMIT_S = 10.0  # for one line of the script, and by default for all; the s
 IMPORT_LIMIT_S = 30.0  # for all of a script's imports
 POLL_S = 0.1
 WAIT_HINT = "Does every rank reach the call that this one waits for, and does every loop end?"
+COLLECTIVE = re.compile(r"\.i?(all\w+|barrier|bcast|(ex)?scan|gatherv?|reduce\w*|scatterv?)\(", re.IGNORECASE)
+COLLECTIVE_HINT = "Every rank must call it, the same number of times. Do all of them reach this line?"
 SLOW_HINT = "Is it too slow, or does a loop never end?"
 SEND_HINT = (
     "Is the rank that it waits for waiting too? Send returns at once only for a short message; for a long one, it "
@@ -125,7 +127,8 @@ def _watch(
             in_line = f' in line {lines[-1]}: "{line}"' if lines else ""
             if now - since < (now - started) / 2:  # it was still moving between lines
                 fail(f"It is not done after {now - started:.0f} s, and was{in_line}. {SLOW_HINT}", where, hint)
-            cause = SEND_HINT if re.search(r"\b[Ss]end\(", line) else WAIT_HINT
+            sends, together = re.search(r"\b[Ss]end\(", line), COLLECTIVE.search(line)
+            cause = SEND_HINT if sends else COLLECTIVE_HINT if together else WAIT_HINT
             fail(f"It hangs: after {now - started:.0f} s it is still{in_line}. {cause}", where, hint)
 
 
