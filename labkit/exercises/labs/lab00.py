@@ -1,4 +1,4 @@
-"""Exercises of lab 00: the peak on paper, threads per rank, a sum over all ranks."""
+"""Exercises of lab 00: the peak on paper, threads per rank, a matmul that ranks share."""
 
 from hypothesis import strategies as st
 
@@ -32,7 +32,6 @@ EXERCISES[1] = Reference(
     ),
 )
 
-MORE_RANKS_HINT = "The text says what to return when there are more ranks than cores."
 EXERCISES[2] = Reference(
     cases=[(8, 2), (8, 3), (2, 1), (2, 4), (64, 16), (7, 3)],
     more=st.tuples(st.integers(1, 300), st.integers(1, 300)),
@@ -49,10 +48,10 @@ EXERCISES[2] = Reference(
     also=[{"max(1, cores // ranks)": "cores // ranks or 1"}, {"cores // ranks": "int(cores / ranks)"}],
     hints=(
         "Share 8 cores among 2 ranks: how many does each get? And 8 among 3, if a core can't be split?",
-        "`//` divides and rounds down. What should it return when there are more ranks than cores?",
+        "`//` divides and rounds down. What does it return for more ranks than cores?",
         "return max(1, cores // ranks)",
     ),
-    hint_for={"a rank had no thread when there are more ranks than cores": MORE_RANKS_HINT},
+    hint_for={"a rank had no thread when there are more ranks than cores": "How many threads does a rank need?"},
 )
 
 EXERCISES[3] = lab00_ranks.EXERCISES[3]

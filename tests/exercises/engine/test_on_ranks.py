@@ -75,6 +75,13 @@ def test_what_goes_wrong_in_any_exercise_has_a_message(before, after, message, h
     assert bool(hint) == bool(error.value.hint)
 
 
+def test_a_collective_that_some_ranks_skip_is_reported_in_time(write, monkeypatch):
+    monkeypatch.setattr(launches, "CALL_LIMIT_S", 3.0)
+    change = Script(before="ranks.allreduce(a @ b)", after="a @ b if ranks.rank else ranks.allreduce(a @ b)")
+    with pytest.raises(NotYet, match=r"still in line .*ranks.allreduce.*Every rank must call it"):
+        launches.check(on_ranks("00")[3], write("00", 3, change))
+
+
 def test_a_sum_that_overtakes_a_push_is_hinted(write, monkeypatch):
     monkeypatch.setattr(launches, "CALL_LIMIT_S", 3.0)
     change = Script(before="Recv(incoming, source=worker, tag=PUSH)", after="Recv(incoming)")
