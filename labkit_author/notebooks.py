@@ -16,6 +16,7 @@ from labkit.system.errors import LabError
 
 BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"  # the lines around a solution in a source
 INSTRUCTOR = "instructor"  # tag of cells that are only in the solution notebook
+BACKGROUND = "background"  # tag of cells that wait for what was measured while students read
 TIMES = "execution"  # cell metadata with its times, as JupyterLab writes it
 OPTIONAL = " · optional"  # suffix of an optional section's heading
 HEADING = re.compile(r"^## (?:(\d+) · .+|(Questions))$", re.M)
@@ -111,8 +112,8 @@ def waited(notebook: NotebookNode) -> dict[str, float]:
 
 
 def _minutes(cell: NotebookNode) -> float:
-    """Return the minutes that a cell took; 0 for Markdown and empty cells."""
-    if cell.cell_type == "markdown" or not cell.source.strip():
+    """Return the minutes that students wait for a cell; 0 for Markdown, empty cells, and those tagged `BACKGROUND`."""
+    if cell.cell_type == "markdown" or not cell.source.strip() or BACKGROUND in cell.metadata.get("tags", []):
         return 0.0
     times = cell.metadata.get(TIMES, {})
     try:

@@ -1,6 +1,8 @@
 """Measure variants alternately, so that a slow phase of the machine affects all of them."""
 
+import contextlib
 import math
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
@@ -11,10 +13,15 @@ from labkit.system.terminal import progress
 
 WARM_UP = 2  # calls that are not timed: the first builds a graph, the second still allocates memory
 SHOW_PROGRESS_S, ANNOUNCE_S = 5, 20
+_ONE_AT_A_TIME = threading.Lock()  # a measurement waits for the one in the background
 
 
 def alternate(
-    variants: Mapping[str, Callable[[], float]], rounds: int, unit: str = "", where: str = ""
+    variants: Mapping[str, Callable[[], float]],
+    rounds: int,
+    unit: str = "",
+    where: str = "",
+    on_progress: Callable[[str], object] | None = None,
 ) -> dict[str, Measured]:
     """Measure variants alternately, and return the figure of each.
 
@@ -31,6 +38,8 @@ def alternate(
         The unit of the figures, such as "images/s" or "ms".
     where : str
         The name of this measurement, such as "section 3": the part to run again if other work used the cores.
+    on_progress : callable, optional
+        Called with each line about the progress, which is then not shown.
 
     Raises
     ------
@@ -38,10 +47,11 @@ def alternate(
         If a figure is not positive.
     """
     what = ", ".join(variants)
-    source = Source.now(f"{where}: {what}" if where else what)
     results: dict[str, list[float]] = {name: [] for name in variants}
-    total, began = rounds * len(variants), time.monotonic()
-    with load.watch(where) as contention, progress(f"Measuring {what} …") as report:
+    shown = contextlib.nullcontext(on_progress) if on_progress else progress(f"Measuring {what} …")
+    with _ONE_AT_A_TIME, load.watch(where, show=on_progress is None) as contention, shown as report:
+        source = Source.now(f"{where}: {what}" if where else what)
+        total, began = rounds * len(variants), time.monotonic()
         for done, (number, name) in enumerate(in_rounds(variants, rounds), 1):
             results[name].append(positive(name, variants[name]()))
             expected_s = (time.monotonic() - began) / done * total

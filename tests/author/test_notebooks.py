@@ -181,3 +181,11 @@ def test_build_keeps_outputs_if_code_cells_are_only_added(executed, write_source
     assert build.has_run(executed) == any(expected)
     assert not build.is_executed(executed)
     assert not build.has_drifted(executed)
+
+
+def test_waiting_for_what_ran_in_the_background_does_not_count():
+    times = {"iopub.status.busy": "2026-11-28T10:00:00Z", "iopub.status.idle": "2026-11-28T10:03:00Z"}
+    cells = [nbformat.v4.new_code_cell("x", metadata={notebooks.TIMES: times}) for _ in range(2)]
+    cells[1].metadata["tags"] = [notebooks.BACKGROUND]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("## 1 · One"), *cells])
+    assert notebooks.waited(notebook) == {"1": 3}

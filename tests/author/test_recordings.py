@@ -34,7 +34,7 @@ def kit(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_a_lab_records_and_another_machine_reads(write_source, kit, monkeypatch, capsys):
     quiet = "import labkit.measure.alternation as a, contextlib\nfrom labkit.system.load import Contention\n"
-    quiet += "a.load.watch = lambda where: contextlib.nullcontext(Contention(where))\n"
+    quiet += "a.load.watch = lambda where, show: contextlib.nullcontext(Contention(where))\n"
     source = write_source("[markdown]\n# # T", "QUICK = False", quiet + CELL + RECORD)
     assert stored.record(source) == [kit / "recorded/42-wires.json"]
     wires = recorded("42-wires")

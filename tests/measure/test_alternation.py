@@ -33,7 +33,7 @@ def test_figures_that_are_not_positive_are_refused(figure):
 
 
 def test_figures_keep_a_record_of_other_work(monkeypatch):
-    monkeypatch.setattr(alternation.load, "watch", lambda where: contextlib.nullcontext(load.Contention(where)))
+    monkeypatch.setattr(alternation.load, "watch", lambda where, show: contextlib.nullcontext(load.Contention(where)))
     results = alternate({"a": lambda: 1.0, "b": lambda: 1.0}, rounds=1, where="section 2")
     assert results["a"].contention == results["b"].contention == (load.Contention("section 2"),)
 
