@@ -3,27 +3,24 @@
 #   jupytext:
 #     text_representation: {extension: .py, format_name: percent}
 #   lab:
-#     goal: tune TensorFlow step by step, compare it with PyTorch and with the machine's limit
-#     needs: [ISA, memory, TensorFlow, MPI]
+#     goal: find the causes of a slow ResNet-50 one by one, and see how far the machine's limit still is
+#     needs: [ISA, memory, TensorFlow]
 #     better_with: [cores, PyTorch, numactl]
 # ---
 
 # %% [markdown]
-# # 03 · ResNet-50, from default to fast
+# # 03 · ResNet-50: the case of the slow network
 #
-# Two published results set the standard for training on CPUs. In 2019, a talk by Intel showed ResNet-50 train **4.6
-# times** faster with Intel's library. A walk-through on a rented machine reached **6.2 times**, with another build of
-# TensorFlow and its thread settings. Since then the library, oneDNN, has become part of the TensorFlow that pip
-# installs. Which settings still matter on your machine, and how close to its limit do they get you?
+# A colleague trains ResNet-50 on a CPU node, in a container, with Keras and `fit`. Nothing is wrong, and it is slow.
+# You have six suspects and one number to push up: **the share of your machine's limit** that the training reaches.
 #
-# **You will learn** what the library, threads, batch size and precision each contribute when ResNet-50 trains; how
-# TensorFlow compares with PyTorch on your CPU; how to count the operations in a step; and how to show how far each part
-# of a step is from the machine's limit.
+# **You will learn** how to account for the time of a training step; what normalisation, layout, threads, precision,
+# memory and batch size each cost; and what oneDNN's log shows when something is wrong.
 #
-# **Time** {minutes} The longest wait is in section 1, with an exercise to write meanwhile.
+# **Time** {minutes} Most measurements run in the background while you read and write.
 #
-# **Connects to** lab 02, which reads oneDNN's log on a small network; lab 04, which continues with fewer bits; lab 05,
-# in which a program finds the settings; and lab 08, which trains this network on a cluster.
+# **Connects to** labs 01 and 02, which fuse operators and race one convolution; lab 04, with fewer bits; lab 05, in
+# which a program searches for settings; and lab 08, which trains this network on a cluster.
 
 # %% tags=["parameters"]
 QUICK = False  # small runs, as the tests make them
@@ -34,341 +31,275 @@ from labkit.exercises import open_lab
 check, results, machine, work = open_lab("03", globals())
 
 # %%
-import inspect
 import json
-import os
-import re
-from collections import Counter
+import math
+import shutil
+import sys
+from collections import Counter, defaultdict
 from dataclasses import replace
-from itertools import pairwise
-
-os.environ["TF_ENABLE_ONEDNN_OPTS"] = "1"  # before TensorFlow starts: older CPUs would get Eigen
+from functools import partial
+from statistics import median
 
 import keras
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-import tensorflow as tf
-from IPython.display import Code, display
 
 from labkit.bench import configurations
-from labkit.bench import steps as bench_steps
-from labkit.bench.config import LEARNING_RATE, WEIGHT_DECAY, BenchConfig
-from labkit.bench.in_process import Step, compare_steps
-from labkit.data.synthetic_batch import synthetic_batches
-from labkit.display import ladder, onednn, plots
-from labkit.display.consistency import Limit, Prediction, repeated, score, total
-from labkit.display.measured import Measured
-from labkit.models import architectures
-from labkit.models.networks import Network
-from labkit.roofline import measure, peaks, step_bound
-from labkit.system import load
-from labkit.system.statistics import interval
-
-cores, nodes = machine.usable_cores, len(machine.numa)
-tf.config.threading.set_intra_op_parallelism_threads(cores)  # for what runs in this notebook
-tf.config.threading.set_inter_op_parallelism_threads(1)
-
-# %% [markdown]
-# ## 1 · From default to fast {read 10, do 8, wait 2.9}
-#
-# Both published results come from one program, `tf_cnn_benchmarks`, which is no longer maintained. It trains a network
-# on random images and prints the [**throughput**](../docs/glossary.md#throughput). `./lab bench` accepts the same flags
-# and prints the same lines, for TensorFlow and for PyTorch. In a terminal, in the kit's folder, `tee` keeps a copy of
-# what a run prints:
-#
-# ```bash
-# ./lab bench --model=resnet50 --batch_size=16 --num_batches=30 2>&1 | tee default.log
-# ```
-#
-# A *configuration* is an environment with its variables and flags. Each row changes something in the row above it:
-#
-# | configuration | what changes |
-# | --- | --- |
-# | `eigen` | oneDNN is off: TensorFlow's own kernels, the default in 2019 |
-# | `onednn` | oneDNN is on: what you get from pip |
-# | `…-threads` | one intra-op thread for each physical core, and one inter-op thread |
-# | `…-bf16` | activations take 16 bits instead of 32, if your CPU can compute with them |
-# | `torch-…` | PyTorch, with the same threads and precision |
-
-# %% [markdown]
-# [**Intra-op threads**](../docs/glossary.md#intra-op-parallelism) share the work of one operation. [**Inter-op
-# threads**](../docs/glossary.md#inter-op-parallelism) run different operations concurrently. In ResNet-50, most layers
-# wait for the one before.
-#
-# The [**batch size**](../docs/glossary.md#batch-size) is the number of images in a step. The published runs used 16,
-# and 128 on 18 cores. Here it is 2 for each core, at most 64, and less if memory is short. Section 3 measures what that
-# costs. Lab 08 measures whether a disk and a JPEG decoder can keep up with the network.
+from labkit.bench.op_profile import read_operations
+from labkit.display import onednn, plots
+from labkit.measure import Background, compare, record, recorded, share
+from labkit.system import cores as shared_server
+from labkit.system import processes
+from labkit.system.errors import LabError
 
 # %%
 # How much this lab measures: change it here. The first of two sizes is for a small run.
-memory_gb = machine.memory_free / 2**30
-room_for = int((memory_gb - 2) / 0.1)  # images in a step: it takes about 2 GB, and 0.1 for each
-batch = 4 if QUICK else max(2, min(2 * cores, 64, room_for // 2))
-sizes = sorted({max(1, batch // 4), batch, max(batch, min(4 * batch, room_for))})  # section 3
-network = "mnist" if QUICK else "resnet50"
-rounds, steps = (1, 1) if QUICK else (6, 2)  # section 1: processes of each, and steps in each
-scan_rounds, step_rounds = (1, 1) if QUICK else (2, 6)  # sections 3 and 6, within this notebook
-logged_steps = 1 if QUICK else 5  # section 5
-norm_rounds = 2 if QUICK else 15  # section 6
-WARM_UP = "--num_warmup_batches=2"  # in the second step, some memory is still new
-RUN = (f"--model={network}", WARM_UP, f"--num_batches={steps}")
-whole, half = f"--batch_size={batch}", f"--batch_size={max(2, batch // 2)}"
+cores = machine.usable_cores
+room_for = int((machine.memory_free / 2**30 - 2) / 0.1)  # images: 2 GB, and 0.1 for each
+batch = 2 if QUICK else max(2, min(max(16, 2 * cores), 128, room_for))
+large = max(batch, min(2 * batch, room_for))  # section 6
+SMALL = ("--side=32", "--steps=1") if QUICK else ()
+rounds, profiled_steps = 6, 3
 
-BF16 = bool({"BF16", "AMX"} & set(machine.isa)) and not QUICK
-KINDS = ["float32", "bfloat16"] if BF16 else ["float32"]
-known, bf16 = configurations.known(), "-bf16" * BF16
-fast, pytorch = f"onednn-threads{bf16}", f"torch-threads{bf16}"
-asked = list(dict.fromkeys(("eigen", "onednn", "onednn-threads", fast, pytorch)))
-print(f"batch size {batch}, {memory_gb:.0f} GB of memory free, on {', '.join(machine.isa)}")
-if not BF16:
-    print("bfloat16: left out. This CPU has no instructions for it, or the run is small.")
-if known[pytorch].missing:
-    print(f"{known[pytorch].missing}. For other machines, see docs/other-machines.md.")
-for name in ("eigen", fast, pytorch):
-    print(f"{name}:\n  {known[name].command(RUN[0], whole)}")
+BF16 = bool({"BF16", "AMX"} & set(machine.isa))
+fastest = "bfloat16" if BF16 else "float32"
+RECORDED = QUICK or room_for < 8 or bool(shared_server.slots())  # too small, or shared by a class
+print(f"batch {batch}, and {large}; the fastest precision of this CPU: {fastest}")
+if RECORDED:
+    print("The long measurements are not made here: the lab shows recorded ones.")
 
 # %% [markdown]
-# <div class="alert alert-block alert-info" style="color: black">
+# ## 1 · The case {read 7, wait 1.1}
 #
-# **Guess first.** In 2019, the library made training 4.6 times faster. What factor do you expect from `eigen` to
-# `onednn` on your machine? And from `onednn`, which pip installs, to the last configuration of TensorFlow in the table?
-#
-# </div>
+# This is the colleague's script, with Keras' own ResNet-50, trained by `fit` on random images. Each option is a
+# suspect, and by default nothing is changed. The class `FusedNorm` belongs to the first suspect.
 
 # %%
-results.guess(1, "oneDNN vs Eigen", ..., unit="×")
+# %%writefile work/train.py
+"""Train Keras' ResNet-50 with `fit`, and print what a step takes. Each option is a suspect."""
 
-# %%
-results.guess(2, "all settings vs pip's default", ..., unit="×")
+import argparse
+import json
+import resource
+import time
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--threads", type=int, default=0, help="of an operation; 0: automatic")
+parser.add_argument("--at_once", type=int, default=0, help="operations; 0: automatic")
+parser.add_argument("--norm", choices=("keras", "fused"), default="keras")
+parser.add_argument("--layout", choices=("NHWC", "NCHW"), default="NHWC")
+parser.add_argument("--dtype", choices=("float32", "mixed_bfloat16"), default="float32")
+parser.add_argument("--batch", type=int, default=16, help="images in a step")
+parser.add_argument("--eager", action="store_true", help="call each operation from Python")
+parser.add_argument("--side", type=int, default=224, help="of an image, in pixels")
+parser.add_argument("--steps", type=int, default=3, help="timed, after two to warm up")
+parser.add_argument("--profile", help="a folder for TensorFlow's profile of further steps")
+args = parser.parse_args()
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+tf.config.threading.set_intra_op_parallelism_threads(args.threads)
+tf.config.threading.set_inter_op_parallelism_threads(args.at_once)
+keras.config.set_image_data_format({"NHWC": "channels_last", "NCHW": "channels_first"}[args.layout])
+keras.config.set_dtype_policy(args.dtype)
+
+
+class FusedNorm(keras.layers.BatchNormalization):
+    def call(self, x, training=None, mask=None):  # one operation, as in Keras 2
+        weights = self.gamma, self.beta, self.moving_mean, self.moving_variance
+        inputs = zip(("scale", "offset", "mean", "variance"), (w.value for w in weights))
+        options = {"exponential_avg_factor": 1 - self.momentum, "epsilon": self.epsilon}
+        y = tf.raw_ops.FusedBatchNormV3(x=x, data_format=args.layout, **options, **dict(inputs))
+        self.moving_mean.assign(y.batch_mean)
+        self.moving_variance.assign(y.batch_variance)
+        return y.y
+
+
+def chosen(layer):
+    if args.norm == "fused" and isinstance(layer, keras.layers.BatchNormalization):
+        return FusedNorm.from_config(layer.get_config() | {"autocast": False})
+    return type(layer).from_config(layer.get_config())
+
+
+steps = []  # of each: seconds, user and system time, page faults, thread switches and more
+
+
+class Clock(keras.callbacks.Callback):
+    def read(self):
+        return np.array([time.perf_counter(), *resource.getrusage(resource.RUSAGE_SELF)])
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self.began = self.read()
+
+    def on_train_batch_end(self, batch, logs=None):
+        steps.append(self.read() - self.began)
+
+
+shape = (args.side, args.side, 3) if args.layout == "NHWC" else (3, args.side, args.side)
+model = keras.applications.ResNet50(weights=None, input_shape=shape)
+model = keras.models.clone_model(model, clone_function=chosen)
+model.compile("sgd", "sparse_categorical_crossentropy", run_eagerly=args.eager)
+one = tf.random.normal((args.batch, *shape)), tf.range(args.batch)  # images and labels
+data = tf.data.Dataset.from_tensors(one).repeat()
+model.fit(data, steps_per_epoch=2 + args.steps, verbose=0, callbacks=[Clock()])
+if args.profile:
+    with tf.profiler.experimental.Profile(args.profile):
+        model.fit(data, steps_per_epoch=args.steps, verbose=0, callbacks=[Clock()])
+seconds, user, system, *use = np.median(steps[-args.steps :], axis=0)
+report = {"images/s": args.batch / seconds, "cores busy": (user + system) / seconds}
+report |= {"ms": 1000 * seconds, "page faults": use[4], "thread switches": use[12] + use[13]}
+print(json.dumps(report))
 
 # %% [markdown]
-# Each round starts every configuration once, as a new process, and the configurations alternate. This takes about three
-# minutes. Write exercise 1 meanwhile. (You can type in one cell while another one runs.)
+# Each run of the script is a process of its own, as in a terminal. It also reports what the kernel counted in a step:
+# busy cores, memory pages that the process had to request, and switches between threads. The next cell profiles four
+# runs, in about a minute. They run one operation at a time, so that the times of all operations add up.
 
 # %%
-training = configurations.compare(asked, *RUN, whole, rounds=rounds, where="section 1")
+FUSED = "--norm=fused"
+HALF = "--dtype=mixed_bfloat16" if BF16 else "--dtype=float32"  # of activations
+runs = defaultdict(list)  # the reports, by variant
+
+
+def train(name, *options, **variables):
+    """Run work/train.py once, keep its report, and return the images/s."""
+    command = [sys.executable, "work/train.py", f"--batch={batch}", *SMALL, *options]
+    done = processes.run(command, env=variables, timeout=1200, separate_errors=True)
+    if done.failure:
+        raise LabError("\n".join([f"{name}: {done.failure}", *done.errors[-5:]]))
+    runs[name].append(json.loads(done.lines[-1]))
+    return runs[name][-1]["images/s"]
+
+
+PROFILED = {"as found": [], "fused norm": [FUSED], "best": [FUSED, HALF]}
+PROFILED["best, batch 1"] = [FUSED, HALF, "--batch=1", "--steps=8"]
+for name in ["as found"] if RECORDED else PROFILED:
+    shutil.rmtree(work / name, ignore_errors=True)  # an earlier profile
+    speed = train(f"{name}, profiled", "--at_once=1", f"--profile={work / name}", *PROFILED[name])
+    print(f"{name}: {speed:.1f} images/s", flush=True)
 
 # %% [markdown]
-# ### Exercise 1 · Where should the threads run?
+# Now the long measurement. Every row of `SUSPECTS` adds one change to an earlier row. All variants and two limits run
+# alternately, six times each, **in the background**. It takes about 12 minutes, in which you
+# shouldn't start other work.
 #
-# People copy thread settings from one machine to the next, where they no longer fit. Here are four machines. Each row
-# of `cpus` is one logical CPU, as `lscpu -p=CPU,CORE,SOCKET,NODE` lists it: its number, its
-# [**core**](../docs/glossary.md#core), its socket, its [**NUMA node**](../docs/glossary.md#numa-node). (Each node has
-# its own memory; memory on other nodes is slower to reach.) `allowed`, a range or a list, contains the CPUs that *you*
-# may use: a batch system or `taskset` can give you fewer than the machine has. `quota` is the CPU time that a container
-# may take, in CPUs: with 2.5, two CPUs can be busy all the time, and a third half of the time. It is `None` if there is
-# no such limit.
+# - `many threads` is what a container can do to you. TensorFlow starts a thread for each CPU that it *sees*, and a
+#   quota hides no CPU. This row starts 16 for each core that you may use.
+# - `default` sets nothing at all. Under a quota, it sets the number of threads, and `many threads` is what you get by
+#   default.
+
+# %%
+# %%writefile work/limit.py
+"""Print the GFLOP/s of this machine's fastest matmul in a precision, or the GB/s of its memory."""
+
+import sys
+
+from labkit.roofline import peaks
+from labkit.system.cores import usable_machine
+
+what, machine = sys.argv[1], usable_machine()
+if what == "memory":
+    print(max(map(max, peaks.bandwidth(machine).values())))
+else:
+    libraries = [make(what, machine) for make in (peaks.openvino_matmuls, peaks.tensorflow_matmuls)]
+    print(max(max(peaks.peak(make, machine, (1024, 2048))[0]) for make in libraries if make))
 
 
 # %%
-def box(sockets, cores_each, hardware_threads):
-    """The rows of a machine with a NUMA node for each socket."""
-    count = sockets * cores_each
-    return [
-        (thread * count + core, core, core // cores_each, core // cores_each)
-        for thread in range(hardware_threads)
-        for core in range(count)
-    ]
+def limit(what):
+    """Run work/limit.py once, and return what it prints."""
+    fast_start = {"TF_USE_LEGACY_KERAS": 1}  # TensorFlow then doesn't import Keras
+    command = [sys.executable, "work/limit.py", what]
+    done = processes.run(command, fast_start, separate_errors=True)
+    return float(done.lines[-1])
 
 
-part = [0, 1, *range(32, 36), 64, 65, *range(96, 100)]  # 2 cores of one socket, 4 of the other
-MACHINES = {
-    "the walk-through's": {"cpus": box(2, 9, 2), "allowed": range(36), "quota": None},
-    "a laptop": {"cpus": box(1, 4, 2), "allowed": range(8), "quota": None},
-    "a container, quota 2.5": {"cpus": box(2, 28, 2), "allowed": range(112), "quota": 2.5},
-    "6 of 64 cores, quota 4": {"cpus": box(2, 32, 2), "allowed": part, "quota": 4},
+# %%
+OWN = () if machine.quota is None else (f"--threads={cores}", f"--at_once={cores}")
+UNSET, ONEDNN = {"TF_ENABLE_ONEDNN_OPTS": None}, {"TF_ENABLE_ONEDNN_OPTS": 1}
+ASIDE = ("many threads", "NCHW", "one at a time")  # later rows don't keep these changes
+KEEP = {"hugetlb": 1, "mmap_max": 0, "trim_threshold": 2**40, "top_pad": 2**28}
+PAGES = {"GLIBC_TUNABLES": ":".join(f"glibc.malloc.{name}={value}" for name, value in KEEP.items())}
+SUSPECTS = {
+    "many threads": ([f"--threads={16 * cores}", f"--at_once={16 * cores}"], UNSET),
+    "default": (OWN, UNSET),
+    "fused norm": ([*OWN, FUSED], ONEDNN),
+    "NCHW": ([*OWN, FUSED, "--layout=NCHW"], ONEDNN),
+    "one at a time": ([FUSED, f"--threads={cores}", "--at_once=1"], ONEDNN),
+    "bfloat16": ([*OWN, FUSED, HALF], ONEDNN),
+    "pages": ([*OWN, FUSED, HALF], ONEDNN | PAGES),
+    "larger batch": ([*OWN, FUSED, HALF, f"--batch={large}"], ONEDNN | PAGES),
 }
-print("the laptop's CPUs (CPU, core, socket, node):", *MACHINES["a laptop"]["cpus"])
+if not BF16:
+    del SUSPECTS["bfloat16"]
+variants = {
+    name: partial(train, name, *options, **env) for name, (options, env) in SUSPECTS.items()
+}
+variants |= {"limit": partial(limit, fastest), "memory": partial(limit, "memory")}
+if not RECORDED:
+    fixing = Background(variants, rounds, "images/s", "section 1")
 
 # %% [markdown]
-# Write `place_threads(cpus, allowed, quota)`. It returns a dict that says where the threads of one process should run:
-#
-# - `"cpus"`: a list of logical CPUs, one for each thread, in any order. Use as many threads as can be busy all the
-#   time, and at least one. Put no two threads on one physical core: they would share its arithmetic units, and a good
-#   convolution keeps those busy with one thread. Use **as few NUMA nodes** as possible, so that memory is near.
-# - `"interleave"`: True if these threads are on more than one NUMA node, so that spreading the memory over the nodes is
-#   worth a measurement; otherwise False.
-#
-# Keep the names of the parameters: the lab's next cell passes them by name.
-
+# A second measurement then compares the best of TensorFlow with PyTorch (section 8), in nine minutes more.
 
 # %%
-def place_threads(cpus, allowed, quota):
-    """The logical CPUs for the threads of one process, and whether its memory could be spread."""
-    ### BEGIN SOLUTION
-    mine = [row for row in reversed(cpus) if row[0] in allowed]
-    places = {core: (cpu, node) for cpu, core, _, node in mine}  # the first CPU of each core
-    threads = len(places) if quota is None else max(1, min(len(places), int(quota)))
-    cores_on = Counter(node for _, node in places.values())
-    best = sorted(places.values(), key=lambda place: (-cores_on[place[1]], place[1]))[:threads]
-    return {"cpus": [cpu for cpu, _ in best], "interleave": len({node for _, node in best}) > 1}
-    ### END SOLUTION
+pytorch, half = configurations.known(), "-bf16" * BF16
+PYTORCH = {
+    "PyTorch, default": ("torch", batch, "--data_format=NCHW"),  # its own default
+    "PyTorch, eager": (f"torch-threads{half}", batch),
+    "PyTorch, eager, larger batch": (f"torch-threads{half}", large),
+    "PyTorch, compiled": (f"torch-compile-threads{half}", batch),
+    "PyTorch, compiled, larger batch": (f"torch-compile-threads{half}", large),
+    "PyTorch, compiled, sleep": (f"torch-compile-threads-sleep{half}", batch),
+}
+openmp = set()  # the libraries that PyTorch used
+
+
+def bench(name, size, *flags):
+    """Run ResNet-50 once in a configuration of `lab bench`, and return the images/s."""
+    steps = "--num_warmup_batches=2", "--num_batches=2"
+    result = configurations.run_once(pytorch[name], f"--batch_size={size}", *steps, *flags)
+    openmp.add(result["openmp"])
+    return result["images_per_second"]
+
+
+why_not = next(filter(None, (pytorch[name].missing for name, *_ in PYTORCH.values())), "")
+NO_TORCH = RECORDED or bool(why_not)
+print(why_not or "PyTorch is installed.")
+
+# %%
+others = {name: partial(bench, *arguments) for name, arguments in PYTORCH.items()}
+others["TensorFlow, eager"] = partial(train, "TensorFlow, eager", FUSED, HALF, "--eager", **ONEDNN)
+others |= {"TensorFlow, graph": variants["larger batch"], "limit": variants["limit"]}
+if not NO_TORCH:
+    comparing = Background(others, rounds, "images/s", "section 8")
+
+# %% [markdown]
+# ## 2 · What the limit is {read 4, do 6}
+#
+# How many operations does an image take? In the [**forward pass**](../docs/glossary.md#forward-pass), each number that
+# a convolution writes is a sum over the kernel's positions and the input's channels, and a multiplication and an
+# addition are two operations.
 
 
 # %% tags=["nbval-check-output"]
-place_threads = check(1, place_threads)
-
-# %%
-for name, about in MACHINES.items():
-    placed = place_threads(**about)
-    on_cpus = ",".join(map(str, sorted(map(int, placed["cpus"]))))
-    print(f"{name}: {len(placed['cpus'])} threads, numactl --physcpubind={on_cpus}")
-    if placed["interleave"]:
-        print("  measure it with and without: numactl --interleave=all")
-
-# %% [markdown]
-# In a container or on a login node, `lscpu` shows what the machine has, not what *you* may use. A program that starts a
-# thread for each of 112 CPUs under a quota of 2.5 is in trouble (section 7). The kit counts the cores that you may use.
-#
-# TensorFlow takes the number of threads as `--num_intra_threads`, PyTorch as `OMP_NUM_THREADS`. For two sockets,
-# today's advice is mostly one process on each NUMA node, with its own memory (labs 06 and 07).
-#
-# Now the result of the comparison:
+def forward_flops(layer):
+    """The floating-point operations of a layer's forward pass, for one image."""
+    if not hasattr(layer, "kernel"):
+        return 0  # normalisations, ReLUs and sums compute little: memory is their limit
+    return 2 * math.prod(layer.kernel.shape[:-1]) * math.prod(layer.output.shape[1:])
 
 
-# %%
-def tell(comparison, name, reference):
-    """Print how much faster one configuration is than another, and how certain that is."""
-    if not {name, reference} <= comparison.results.keys():
-        print(f"{name} vs {reference}: not measured here")
-        return
-    times = comparison.ratio(name, reference)
-    won = f" (won {times.won} of {times.rounds} rounds)" if times.rounds > 1 else ""
-    print(f"{name} vs {reference}: {Measured(*times, '×')}: {times.verdict}{won}")
-
-
-chain = [name for name in training.results if name != pytorch]  # TensorFlow's, from slow to fast
-for slower, faster in pairwise(chain):
-    tell(training, faster, slower)
-gains = {f"{b} vs {a}": training.ratio(b, a) for a, b in pairwise(chain)}
-certain = {pair: gain.value for pair, gain in gains.items() if gain.significant and gain.faster}
-print(f"The largest certain gain: {max(certain, key=certain.get) if certain else 'none'}\n")
-tell(training, fast, "onednn")
-tell(training, pytorch, fast)
-results.compare_guess(1, Measured(*training.ratio("onednn", "eigen"), "×"))
-results.compare_guess(2, Measured(*training.ratio(fast, "onednn"), "×"))
-
-
-# %% jupyter={"source_hidden": true}
-def draw(comparison, reference, title):
-    """Bars of each factor vs a reference, with its interval; grey if it may be chance."""
-    times = {
-        name: comparison.ratio(name, reference) for name in comparison.results if name != reference
-    }
-    figure, axis = plt.subplots(figsize=(10, 0.6 * len(times) + 1.5))
-    for row, (name, found) in enumerate(times.items()):
-        sure = plots.GREEN if found.faster else plots.VERMILION
-        axis.barh(row, found.value, height=0.6, color=sure if found.significant else "0.75")
-        end = found.value
-        if not np.isnan(found.low):
-            error = [[found.value - found.low], [found.high - found.value]]
-            style = {"fmt": "none", "color": plots.BLACK, "capsize": 5, "linewidth": 1.5}
-            axis.errorbar(found.value, row, xerr=error, **style)
-            end = found.high
-        label = f"{found.value:.2f}×, {comparison.rate(name):,.1f} images/s"
-        beside = {"xytext": (9, 0), "textcoords": "offset points", "va": "center", "fontsize": 12}
-        over_line = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
-        axis.annotate(label, (end, row), bbox=over_line, **beside)
-    axis.axvline(1, color=plots.BLACK, linestyle="--", marker="")
-    axis.set_yticks(range(len(times)), times)
-    axis.invert_yaxis()
-    widest = np.nanmax([[found.value, found.high] for found in times.values()])
-    axis.set(
-        xlabel=f"factor vs {reference} (line: 95% interval; grey: may be chance)",
-        title=title,
-        xlim=(0, 1.35 * max(1.2, widest)),
-    )
-    alt = f"Factor vs {reference}, at {comparison.rate(reference):,.1f} images/s: " + "; ".join(
-        f"{name} {Measured(*found, '×')}, {comparison.rate(name):,.1f} images/s"
-        for name, found in times.items()
-    )
-    plots.show(figure, alt=alt, keep=results, watched=[comparison.others])
-
-
-draw(training, "onednn", "ResNet-50 training, vs what pip installs")
+model = keras.applications.ResNet50(weights=None)
+FORWARD = {layer.name: forward_flops(layer) for layer in model.layers if forward_flops(layer)}
+print(f"{len(FORWARD)} layers, {sum(FORWARD.values()) / 1e9:.2f} GFLOP for one image, forward")
+print(*list(FORWARD.items())[:4], sep="\n")
 
 # %% [markdown]
-# The numbers in brackets are the 95% [**confidence interval**](../docs/glossary.md#confidence-interval) of the factor.
-# If it includes 1, the difference may be chance. Each round gives one factor, so noise that slows a whole round
-# cancels. Every run is a new process, because launches differ too: a new process has other memory, and its threads
-# start on other cores. More steps in one process would not show that. If one round is far from the others, the interval
-# means little. The verdict is then by rank: one configuration has to win all six rounds.
-#
-# Was the step from `eigen` to `onednn` 4.6×, as in 2019? If not, find out what `eigen` is today. The next cell
-# classifies one image with oneDNN switched *off*, and counts what is in oneDNN's log all the same:
-
-# %%
-one_image = ("--batch_size=1", "--forward_only", "--num_warmup_batches=1", "--num_batches=1")
-verbose = replace(known["eigen"], env=known["eigen"].env | {"ONEDNN_VERBOSE": 1})
-lines = configurations.run(verbose, RUN[0], *one_image)
-used = Counter(line.split(",exec,cpu,")[1].split(",")[0] for line in lines if ",exec,cpu," in line)
-print(dict(used))
-if used and set(used) <= {"gemm_api", "matmul"}:
-    print("All are matrix products: Eigen calls oneDNN's for the pieces of its convolutions.")
-
-# %% [markdown]
-# Eigen splits a convolution into many small matrix products. If the log shows them, their innermost loop is oneDNN's,
-# whatever the switch says (TensorFlow's source calls it the *contraction kernel*). The switch then adds whole
-# convolutions, with blocked weights, and batch norms.
-#
-# ## 2 · ResNet-50 in 40 lines {read 6, do 7}
-#
-# What exactly was trained? This is the benchmark's own source: the blocks of ResNet-50, and its training step.
-
-# %%
-shown = (architectures.resnet, bench_steps.make_train_step)
-Code("\n\n".join(map(inspect.getsource, shown)), language="python")
-
-# %% [markdown]
-# `net.conv_norm` is a convolution, a batch norm, and a ReLU if there is an `activation`. A block reduces the channels
-# with a 1×1 convolution, works on them with a 3×3 one, and restores them with another 1×1. `net.add_relu` adds the
-# *shortcut*, which is the block's input. The step computes the loss, its gradients, and new weights. With
-# `--framework=pytorch`, the same network is in `labkit/models/torch_networks.py`.
-#
-# To judge a speed, you need to know how much there is to compute. Here are all 53 convolutions, as (kernel side,
-# channels in, channels out, output side). The dense layer at the end counts as a 1×1 convolution on one pixel.
-
-
-# %% tags=["nbval-check-output"]
-def resnet50_layers():
-    """Its convolutions and its dense layer, in the order in which an image passes them."""
-    yield 7, 3, 64, 112
-    channels, side = 64, 56
-    for width, blocks in ((64, 3), (128, 4), (256, 6), (512, 3)):
-        for block in range(blocks):
-            if block == 0:
-                yield 1, channels, 4 * width, side  # the shortcut, with more channels
-            yield 1, channels, width, side
-            yield 3, width, width, side
-            yield 1, width, 4 * width, side
-            channels = 4 * width
-        side //= 2
-    yield 1, channels, 1001, 1
-
-
-LAYERS = list(resnet50_layers())
-print(f"{len(LAYERS)} layers:", *LAYERS[:5], "…")
-
-# %% [markdown]
-# In the [**forward pass**](../docs/glossary.md#forward-pass), each number of a layer's output is a sum over the
-# positions of the kernel and the input channels. A multiplication and an addition are two operations:
-
-
-# %% tags=["nbval-check-output"]
-def forward_flops(layers):
-    """Floating-point operations of each layer's forward pass, for one image."""
-    return [2 * kernel**2 * c_in * c_out * side**2 for kernel, c_in, c_out, side in layers]
-
-
-FORWARD = forward_flops(LAYERS)
-print(f"ResNet-50: {sum(FORWARD) / 1e9:.2f} GFLOP for one image, forward")
-for side in (1, 3, 7):
-    of_this_side = sum(forward_flops(layer for layer in LAYERS if layer[0] == side))
-    print(f"  {side}×{side}: {100 * of_this_side / sum(FORWARD):2.0f}% of it")
-
-# %% [markdown]
-# ### Exercise 2 · The operations of training
+# ### Exercise 1 · The operations of training
 #
 # **Training** adds the [**backward pass**](../docs/glossary.md#backward-pass). It goes from the last layer to the
 # first, and computes up to two [**gradients**](../docs/glossary.md#gradient) for each layer. Each takes as many
@@ -395,980 +326,809 @@ def training_flops(each, trained):
 
 
 # %% tags=["nbval-check-output"]
-training_flops = check(2, training_flops)
+training_flops = check(1, training_flops)
 
 # %% tags=["nbval-check-output"]
-in_training = float(training_flops(FORWARD, len(FORWARD)))
-print(f"ResNet-50, all layers learn: {in_training / 1e9:.2f} GFLOP for one image")
-for trained in (10, 1):
-    flop = float(training_flops(FORWARD, trained))
-    print(f"  the last {trained}: {flop / 1e9:.2f} GFLOP, {flop / in_training:.0%} of it")
+each = list(FORWARD.values())
+gflop = float(training_flops(each, len(each))) / 1e9
+print(f"All layers learn: {gflop:.2f} GFLOP for one image")
+print(f"The last ten: {float(training_flops(each, 10)) / 1e9:.2f} GFLOP")
 
 # %% [markdown]
-# Papers often say "4 GFLOP" for ResNet-50: they count a multiplication and its addition as one.
-# [**Batch norms**](../docs/glossary.md#batch-normalisation), ReLUs and additions are not counted. They compute little.
-# Their cost is memory traffic, which section 5 counts.
+# Papers often say "4 GFLOP" for ResNet-50, because they count a multiplication and its addition as one, and only the
+# forward pass.
 #
-# ## 3 · Batch size and precision {read 5, wait 0.9}
+# No arithmetic is faster than the machine's fastest matmul, in its fastest precision. So *that speed divided by the
+# operations of an image* is the limit for training, in images/s. It is measured in the same rounds, and is the same for
+# all suspects, whatever their precision.
 #
-# Does a small batch keep the speed down? And what does [**bfloat16**](../docs/glossary.md#bfloat16) gain on its own? It
-# halves the bytes to move. A CPU with instructions for it can compute twice as many operations per second, or more with
-# AMX. The weights stay in float32.
-#
-# Two rounds of all sizes choose the best one. Then six fresh rounds compare it with the lab's own size, because the
-# best of several in a few rounds may have been lucky.
-
-
-# %% jupyter={"source_hidden": true}
-DTYPES = {"float32": tf.float32, "bfloat16": tf.bfloat16}
-
-
-def make_steps(sizes, **options):
-    """Training steps of one network, by their number of images."""
-    net = Network(network, **options)
-    train = bench_steps.make_train_step(net, "sgd", LEARNING_RATE, WEIGHT_DECAY)
-    batches = {size: next(synthetic_batches(net.model, size, net.data_format)) for size in sizes}
-    images, labels = batches[sizes[0]]
-    any_number = [tf.TensorSpec((None, *images.shape[1:])), tf.TensorSpec((None,), labels.dtype)]
-    graph = tf.function(train, input_signature=any_number)  # one graph for all sizes
-    gflop, is_bf16 = net.flops_training / 1e9, net.dtype == tf.bfloat16
-    return {
-        size: Step(lambda data=data: graph(*data).numpy(), size, gflop, is_bf16)
-        for size, data in batches.items()
-    }
-
-
-# %% [markdown]
 # <div class="alert alert-block alert-info" style="color: black">
 #
-# **Guess first.** What factor does bfloat16 gain over float32, at the same batch size?
+# **Guess first.** What share of this limit does the script reach with nothing set, on a machine of its own?
 #
 # </div>
 
 # %%
-results.guess(3, "bfloat16 vs float32", ..., unit="×")
-
-# %%
-batch_steps = {
-    f"{kind}, batch {size}": step
-    for kind in KINDS
-    for size, step in make_steps(sizes, dtype=DTYPES[kind]).items()
-}
-scan = compare_steps(batch_steps, scan_rounds, "section 3")
-best_size = max(sizes, key=lambda size: scan.rate(f"float32, batch {size}"))
-first, best = (f"float32, batch {size}" for size in (batch, best_size))
-in_bf16 = best.replace("float32", "bfloat16")
-fresh = {name: batch_steps[name] for name in (first, best, in_bf16) if name in batch_steps}
-by_batch = compare_steps(fresh, step_rounds, "section 3")
-if best == first:
-    print(f"No other size was faster than {batch}, the lab's own.")
-else:
-    tell(by_batch, best, first)
-tell(by_batch, in_bf16, best)
-gain = Measured(*by_batch.ratio(in_bf16, best), "×") if BF16 else "not here"
-results.compare_guess(3, gain)
+results.guess(1, "the default's share of the limit", ..., unit="%")
 
 # %% [markdown]
-# Is there a rule for the batch size? Suppose that a step takes a fixed time, whatever the batch, plus some time for
-# each image: *seconds = fixed + batch × each*. The next cell fits these two numbers to all sizes but the largest, and
-# predicts the speed of that one.
+# ## 3 · Where does the time go? {read 4}
+#
+# TensorFlow's profiler has the time of each operation in a step. A name such as
+# `gradient_tape/resnet50/conv2_block1_1_conv/convolution/Conv2DBackpropInput` contains the layer, and that gives the
+# kind of work. The ledger below has one bar for each kind. One more bar shows what the profile can't account for, which
+# is the time of a step minus the sum of its operations, and includes the profiler's own work. If that bar is long, the
+# ledger explains nothing.
 
 
 # %%
-def rate_of(comparison, name):
-    """Images/s of a configuration, with the interval over its rounds."""
-    mean, half_length = interval(np.log(comparison.rates(name)))
-    return Measured(*np.exp([mean, mean - half_length, mean + half_length]), "images/s", digits=1)
+def kind_of_layer(layer):
+    """The kind of a layer's work. oneDNN computes a norm and the ReLU after it together."""
+    if isinstance(layer, keras.layers.Conv2D):
+        side = layer.kernel_size[0]
+        return f"{side}×{side} convolution"
+    kinds = {"BatchNormalization": "norm, ReLU", "Activation": "norm, ReLU", "Add": "sum"}
+    return kinds.get(type(layer).__name__, "other layers")
 
 
-def fit(comparison, kind, sizes):
-    """(fixed, each) in s: the line over the batch size that has the smallest relative errors."""
-    taken = np.array([size / comparison.rate(f"{kind}, batch {size}") for size in sizes])
-    line = np.stack([np.ones(len(sizes)), sizes], axis=1) / taken[:, None]
-    return np.linalg.lstsq(line, np.ones(len(sizes)), rcond=None)[0]
+KIND = {layer.name: kind_of_layer(layer) for layer in model.layers}
 
 
-fits = {kind: fit(scan, kind, sizes[:-1]) for kind in KINDS}
-largest = sizes[-1]
-predictions = [
-    Prediction(
-        f"{kind}, batch {largest}",
-        largest / (fixed + largest * each),
-        rate_of(scan, f"{kind}, batch {largest}"),
+def kind_of(operation):
+    """The kind of work of an operation in the profile, `path/in/graph:Type`."""
+    path, _, kind = operation.partition(":")
+    if kind == "Cast":
+        return "conversion"
+    if "sgd" in path.lower():
+        return "update"
+    parts = (part.removesuffix("_1") for part in reversed(path.split("/")))
+    return next(
+        (KIND[part] for part in parts if part in KIND), "sum" if kind == "AddN" else "other"
     )
-    for kind, (fixed, each) in fits.items()
-]
-for (kind, (fixed, each)), prediction in zip(fits.items(), predictions, strict=True):
-    print(f"{kind}: {1000 * fixed:.0f} ms, and {1000 * each:.0f} ms for each image")
-    print(f"  {prediction}")
-print(score(predictions))
-
-# %% jupyter={"source_hidden": true}
-figure, axis = plt.subplots(figsize=(9, 4.5))
-ends = np.geomspace(sizes[0], sizes[-1], 50)
-for kind, colour, marker in zip(KINDS, (plots.BLUE, plots.ORANGE), "os", strict=False):
-    measured = [rate_of(scan, f"{kind}, batch {size}") for size in sizes]
-    values = [one.value for one in measured]
-    error = np.nan_to_num([(one.value - one.low, one.high - one.value) for one in measured]).T
-    axis.errorbar(sizes, values, error, fmt=marker, color=colour, capsize=4, label=kind)
-    fixed, each = fits[kind]
-    axis.plot(ends, ends / (fixed + ends * each), "--", color=colour, marker="", linewidth=1.5)
-axis.set(
-    xscale="log",
-    xlabel="images in a step",
-    ylabel="images/s",
-    title="Batch size and precision",
-)
-axis.set_ylim(bottom=0)
-axis.set_xticks(sizes, map(str, sizes))
-axis.minorticks_off()
-axis.legend(title="bars: 95% interval\ndashed: the rule", title_fontsize=11)
-plots.show(
-    figure,
-    alt="Training speed over the batch size, with the fitted rule. "
-    + "; ".join(f"{name} {scan.rate(name):.1f} images/s" for name in scan.results),
-    keep=results,
-    watched=[scan.others],
-)
-
-# %% [markdown]
-# A large batch spreads the fixed part over more images. Which work is fixed? Section 5 looks for it. More images in a
-# step also change the training, not only its speed (labs 05, 07 and 08).
-#
-# One point was measured in section 1, too, in processes of its own:
-
-# %%
-earlier = rate_of(training, "onednn-threads"), rate_of(by_batch, first)
-print(repeated(first, ("section 1", earlier[0]), ("section 3", earlier[1])))
-
-# %% [markdown]
-# The rounds here share one process and its memory, so their interval leaves out what differs between launches. Section
-# 1's includes it.
-#
-# ## 4 · How far is the limit? {read 4, wait 0.3}
-#
-# Is the fastest of these really fast? That depends on how much the machine can compute, and how fast it moves numbers
-# between memory and cores. The next cell measures both once, in about 20 s, and keeps them (`./lab roofline --again`
-# measures again). The limit for computing is the fastest matrix product of any library here. The speed of the
-# instruction alone, on numbers that stay in registers, shows how good that product is.
-
-# %%
-limits = measure.limits(quick=QUICK)
-for kind in KINDS:
-    product, alone = limits.products[kind][0], limits.instructions.get(kind)
-    on_registers = f"; {alone['instruction']} alone {alone['speed']:,.0f}" if alone else ""
-    print(f"{kind:9} {limits.measured(kind)} in {product.library}'s products{on_registers}")
-print(f"memory    {limits.measured('memory')}")
-if limits.others.busy:
-    print(limits.others)
 
 
 # %%
-def limit_of(comparison, name):
-    """The limit in images/s: every operation as fast as the fastest matrix product."""
-    one = comparison.results[name][0]
-    peak = limits.measured("bfloat16" if one["settings"]["use_fp16"] else "float32")
-    ends = [value / one["gflop_per_image"] for value in (peak.value, peak.low, peak.high)]
-    return Limit(Measured(*ends, "images/s", digits=1))
-
-
-def share(comparison, name):
-    """The share of that limit that a configuration reaches, in percent."""
-    return limit_of(comparison, name).share(rate_of(comparison, name)).value
-
-
-measured_in = dict.fromkeys(training.results, training) | dict.fromkeys(fresh, by_batch)
-for name, comparison in measured_in.items():
-    rate = rate_of(comparison, name)
-    print(f"{name:32} {rate}. Limit: {limit_of(comparison, name).describe(rate)}")
+recording = recorded("03-fixes") if RECORDED else None
+ledgers = recording.data["ledgers"] if RECORDED else {}
+for name in ["as found"] if RECORDED else PROFILED:
+    report, ledger = runs[f"{name}, profiled"][0], Counter()
+    steps = 8 if "batch 1" in name else profiled_steps
+    for operation, ms in read_operations(work / name, steps).items():
+        ledger[kind_of(operation)] += ms
+    ledger["unaccounted"] = report["ms"] - sum(ledger.values())
+    if not RECORDED:
+        ledgers[name] = dict(ledger)
+steps_ms = {name: sum(ledger.values()) for name, ledger in ledgers.items()}
+for name, ms in steps_ms.items():
+    print(f"{name:14} {ms:7,.0f} ms, unaccounted {ledgers[name]['unaccounted'] / ms:+.1%}")
 
 
 # %% jupyter={"source_hidden": true}
-def for_ladder(comparison, name, reference):
-    """A step's factor, what else had the cores, and its verdict: the arguments of results.step."""
-    gain = comparison.ratio(name, reference)
-    verdict = {"share": share(comparison, name), "significant": gain.significant}
-    return (Measured(*gain, "×"), comparison.others), verdict
+def draw_ledgers(names, title):
+    """Draw a bar for each kind of work, in the order of the first ledger."""
+    first = ledgers[names[0]]
+    kinds = [kind for kind in sorted(first, key=first.get, reverse=True) if kind != "unaccounted"]
+    kinds = [kind for kind in kinds if max(ledgers[name].get(kind, 0) for name in names) > 5]
+    kinds.append("unaccounted")
+    figure, axis = plt.subplots(figsize=(10, 0.45 * len(kinds) * len(names) ** 0.5 + 1.5))
+    height = 0.8 / len(names)
+    for number, (name, colour) in enumerate(zip(names, (plots.BLUE, plots.ORANGE, plots.GREEN))):
+        places = np.arange(len(kinds)) + (number - (len(names) - 1) / 2) * height
+        ms = [ledgers[name].get(kind, 0) for kind in kinds]
+        label = f"{name}: {steps_ms[name]:,.0f} ms"
+        axis.barh(
+            places,
+            ms,
+            height,
+            color=colour,
+            label=label,
+            hatch=("", "//", "..")[number],
+            edgecolor="w",
+        )
+        for place, value in zip(places, ms):
+            axis.text(max(value, 0), place, f" {value:,.0f}", va="center", fontsize=11)
+    axis.set_yticks(range(len(kinds)), kinds)
+    axis.invert_yaxis()
+    axis.margins(x=0.1)
+    axis.axvline(0, color=plots.BLACK, marker="", linewidth=1)
+    axis.set(xlabel="ms in a step", title=title)
+    axis.legend(loc="lower right")
+    alt = ". ".join(
+        f"{n}: " + ", ".join(f"{k} {ledgers[n].get(k, 0):,.0f} ms" for k in kinds) for n in names
+    )
+    plots.show(figure, alt=alt, keep=results)
 
 
-figures, verdict = for_ladder(training, "onednn-threads", "onednn")
-results.step("threads", *figures, **verdict)
-figures, verdict = for_ladder(by_batch, best, first)
-results.step("batch", *figures, **verdict)
-if BF16:
-    figures, verdict = for_ladder(by_batch, in_bf16, best)
-    results.step("precision", *figures, **verdict)
-else:
-    results.step("precision", "not here: no convolutions in bfloat16")
+draw_ledgers(["as found"], "A training step as found, one operation at a time")
+
+# %%
+results.answer(1, "Which bar would you question first, and why?", ...)
 
 # %% [markdown]
-# The limit assumes that each operation runs as fast as the fastest matrix product. Faster instructions raise the limit,
-# so a configuration can be faster and yet further from its limit. Which part of the step holds it back?
+# <details><summary>A model answer</summary>
 #
-# ## 5 · Where the time goes {read 12, do 14, wait 0.6}
+# The convolutions compute nearly everything, so they may be long. The normalisation computes next to nothing, a few
+# operations for each number. If its bar is as long as a convolution's, something is wrong with it. Length alone proves
+# nothing, though. Section 7 compares each bar with its limit.
 #
-# With `ONEDNN_VERBOSE=1`, oneDNN writes one line for each of its [**primitives**](../docs/glossary.md#primitive), with
-# its shapes and its time. (In 2019, the variables were `MKL_VERBOSE` and `MKLDNN_VERBOSE`. Neither affects TensorFlow
-# today.) The lines also prove that TensorFlow uses the library. `--trace_file` writes the timeline of one step: every
-# TensorFlow operation with its time. The next cell makes both, for each precision, in about half a minute.
+# </details>
+#
+# ## 4 · Threads in a container {read 4, do 8, optional}
+#
+# [**Intra-op threads**](../docs/glossary.md#intra-op-parallelism) share the work of one operation. [**Inter-op
+# threads**](../docs/glossary.md#inter-op-parallelism) run different operations at the same time. Both numbers default
+# to the CPUs that TensorFlow sees.
+#
+# - Two [**hardware threads**](../docs/glossary.md#core) share the arithmetic units of a core, and a good
+#   convolution keeps those busy with one.
+# - A batch system or `taskset` gives you certain CPUs, a *mask*. A container's *quota* is CPU time on any of them. With
+#   2.5, two threads can run all the time. Never pin threads under a quota: all containers on the node would pick the
+#   same CPUs.
+# - Memory on another [**NUMA node**](../docs/glossary.md#numa-node) is slower to reach. On two sockets, the usual
+#   advice is one process per node, as in `numactl --cpunodebind=0 --membind=0 python train.py`.
+#
+# ### Exercise 2 · Where should the threads run?
+#
+# Write `place_threads(cpus, quota)`. `cpus` is a list of the logical CPUs that *you* may use, in any order, as tuples
+# `(cpu, core, node)` of three numbers. `quota` is in CPUs, or `None` without one. Return two values:
+#
+# - the number of threads, which is one for each core. Under a quota, use only as many as can be busy all the time, and
+#   at least one;
+# - a dict with the CPUs to pin them to: for each NUMA node, a list of the lowest CPU of each of its cores, in any
+#   order. Under a quota, return an empty dict.
 
-# %% jupyter={"source_hidden": true}
-logged_run = (RUN[0], whole, WARM_UP, f"--num_batches={logged_steps}")
-
-
-def logged(name, *flags):
-    """Run a configuration under ONEDNN_VERBOSE=1; return its result and its lines."""
-    verbose = replace(known[name], env={**known[name].env, "ONEDNN_VERBOSE": 1})
-    out = work / "run.json"
-    lines = configurations.run(verbose, *logged_run, f"--json={out}", *flags)
-    return json.loads(out.read_text()), lines
+# %% tags=["nbval-check-output"]
+SOCKETS = [(cpu, cpu % 18, cpu % 18 // 9) for cpu in range(36)]  # 2 × 9 cores, 2 threads each
+print("The published walk-through's machine:", *SOCKETS[:3], "…", *SOCKETS[-2:])
 
 
 # %%
-runs, timelines, log_others = {}, {}, {}
-for kind in KINDS:
-    timeline = work / "timeline.json"
-    with load.watch("section 5") as log_others[kind]:
-        name = "onednn-threads" if kind == "float32" else fast
-        runs[kind] = logged(name, f"--trace_file={timeline}")
-    timelines[kind] = json.loads(timeline.read_text())["traceEvents"]
-logs = {kind: onednn.read_log(lines, after="Done warm up") for kind, (_, lines) in runs.items()}
-print(onednn.describe(runs["float32"][1]))
-logs["float32"].drop(columns=["direction", "attributes"]).head(6)
-
-# %% [markdown]
-# ### Exercise 3 · Three questions to a log
-#
-# Before you tune anything, check in the log that the run was what you think it was. Write `diagnose(log)`. It returns a
-# dict with three shares of the log's **time** (`ms`), each between 0 and 1, not rounded:
-#
-# - `"bf16"`: time in primitives whose `type` is `bf16`. You requested bfloat16: did you get it?
-# - `"reference"`: time in implementations whose name begins with `ref`. This is oneDNN's plain C++ code, for cases in
-#   which it has no fast code for this CPU. It is often ten or more times slower.
-# - `"reorder"`: time in [**reorder**](../docs/glossary.md#reorder) primitives. They compute nothing; they only convert
-#   numbers to another layout.
-
-
-# %%
-def diagnose(log):
-    """Shares of a log's time: in bfloat16, in reference code, in reorders."""
+def place_threads(cpus, quota):
+    """The number of threads, and the CPUs to pin them to by NUMA node."""
     ### BEGIN SOLUTION
-    questions = {
-        "bf16": log.type == "bf16",
-        "reference": log.implementation.str.startswith("ref"),
-        "reorder": log.primitive == "reorder",
-    }
-    return {name: log.ms[rows].sum() / log.ms.sum() for name, rows in questions.items()}
+    cores = {core: (cpu, node) for cpu, core, node in sorted(cpus, reverse=True)}
+    if quota is not None:
+        return max(1, min(len(cores), int(quota))), {}
+    nodes = {}
+    for cpu, node in sorted(cores.values()):
+        nodes.setdefault(node, []).append(cpu)
+    return len(cores), nodes
     ### END SOLUTION
 
 
 # %% tags=["nbval-check-output"]
-diagnose = check(3, diagnose)
+place_threads = check(2, place_threads)
 
-# %%
-for kind, log in logs.items():
-    shares = ", ".join(f"{name} {float(part):.1%}" for name, part in diagnose(log).items())
-    print(f"{kind}, of oneDNN's time: {shares}")
-
-# %% [markdown]
-# Now one ledger of the whole step. The log gives the time of each kind of primitive. (The folded cell parses `problem`,
-# such as `mb16_ic64oc64_ih56oh56kh3…`.) Reorders of *weights* get a line of their own. The timeline gives the rest,
-# outside oneDNN's primitives: work on weights, which is their decay and update, and TensorFlow's other operations. If
-# the parts do not sum to the step, the ledger is wrong, and the cell says so.
-
-# %% jupyter={"source_hidden": true}
-BYTES = {"f32": 4, "bf16": 2}  # of a number
-# Of a batch norm: operations for each number, and passes over its tensor. Forward: the sum (1),
-# the sum of squares (3), the result (2). Backward: two sums (4), the result (5).
-PASSES = {"forward_training": (6, 2), "forward_inference": (2, 2), "backward": (9, 3)}
-WEIGHT_SHAPES = {(c_out, c_in, side, side) for side, c_in, c_out, _ in LAYERS}
-WEIGHT_REORDER, UPDATE = "weight reorder", "weights: decay, update"
-OTHER, REST = "TensorFlow's other operations", "the rest: norms, ReLUs, updates"
-
-
-def work_of(row):
-    """Return the type of a primitive, its operations, and the bytes that it moves at least."""
-    n = Counter({name: int(value) for name, value in re.findall(r"([a-z]+)(\d+)", row.problem)})
-    dims = tuple(int(value) for value in re.findall(r"\d+", row.problem))
-    if row.primitive == "convolution":
-        places = n["kh"] * n["kw"]
-        # A kernel smaller than its stride leaves pixels out.
-        height, width = min(n["ih"], n["oh"] * n["kh"]), min(n["iw"], n["ow"] * n["kw"])
-        read, weights = n["mb"] * n["ic"] * height * width, n["ic"] * n["oc"] * places
-        written = n["mb"] * n["oc"] * n["oh"] * n["ow"]
-        what, flop = f"{n['kh']}×{n['kw']} convolution", 2 * written * n["ic"] * places
-        numbers = read + weights + written
-    elif row.primitive == "batch_normalization":
-        each, tensors = PASSES[row.direction]
-        numbers = n["mb"] * n["ic"] * n["ih"] * n["iw"]
-        what, flop, numbers = "batch norm", each * numbers, tensors * numbers
-    elif row.primitive == "pooling":
-        read, written = (n["mb"] * n["ic"] * n[f"{end}h"] * n[f"{end}w"] for end in "io")
-        what, flop, numbers = "pooling", n["kh"] * n["kw"] * written, read + written
-    elif row.primitive in ("inner_product", "matmul", "gemm_api"):
-        m, k, n_ = (n["mb"], n["ic"], n["oc"]) if n["mb"] else (dims[0], dims[1], dims[3])
-        what, flop, numbers = "matrix product", 2 * m * k * n_, m * k + k * n_ + m * n_
-    else:  # a reorder reads and writes each number, and computes nothing
-        of_weights = row.primitive == "reorder" and dims in WEIGHT_SHAPES
-        what = WEIGHT_REORDER if of_weights else row.primitive
-        flop, numbers = 0, 2 * np.prod(dims)
-    gbyte = numbers * BYTES.get(row.type, 4) / 1e9
-    return pd.Series({"kind": what, "gflop": flop / 1e9, "gbyte": gbyte})
-
-
-def by_kind(log, steps):
-    """A log, summed by kind of work: calls, ms, GFLOP and GB in one of its steps."""
-    worked = log.assign(calls=1).join(log.apply(work_of, axis=1))
-    sums = worked.groupby("kind")[["calls", "ms", "gflop", "gbyte"]].sum() / steps
-    return sums.sort_values("ms", ascending=False)
-
-
-def outside(kind):
-    """The ms of one step in operations that are not oneDNN's, from its timeline."""
-    config = BenchConfig(model=network, batch_size=batch, use_fp16=kind == "bfloat16")
-    needed = step_bound.operations(config, limits)
-    spent = Counter({UPDATE: 0.0, OTHER: 0.0})
-    for event in timelines[kind]:
-        if event["ph"] == "X" and not event["name"].startswith("_Mkl"):
-            operation = needed.get(event["args"]["name"])
-            family = operation.family if operation else step_bound.family(event["name"])
-            spent[UPDATE if family == step_bound.WEIGHTS else OTHER] += event["dur"] / 1000
-    return spent
-
-
-# %%
-step_ms = {kind: 1000 * float(np.mean(run["seconds"])) for kind, (run, _) in runs.items()}
-primitives = {kind: by_kind(log, logged_steps) for kind, log in logs.items()}
-ledgers = {kind: {**table.ms, **outside(kind)} for kind, table in primitives.items()}
-sums = {kind: total(parts, step_ms[kind]) for kind, parts in ledgers.items()}
-for kind in KINDS:
-    print(f"{kind}: {sums[kind]}")
-trusted = [kind for kind in KINDS if sums[kind].reliable]
-primitives["float32"].style.format("{:,.2f}")
-
-# %% jupyter={"source_hidden": true}
-if trusted:
-    names = [name for name, ms in ledgers[trusted[0]].items() if ms >= 0.005 * step_ms[trusted[0]]]
-    names.sort(key=ledgers[trusted[0]].get, reverse=True)
-    figure, axis = plt.subplots(figsize=(10, 5))
-    height = 0.8 / len(trusted)
-    for number, kind in enumerate(trusted):
-        colour, hatch = ((plots.BLUE, ""), (plots.ORANGE, "//"))[number]
-        # One sum for each logged step: their spread gives the intervals of what the log has.
-        each = len(logs[kind]) // logged_steps
-        starts = range(0, each * logged_steps, each)
-        stepwise = [by_kind(logs[kind].iloc[start : start + each], 1).ms for start in starts]
-        ms = [ledgers[kind].get(name, 0) for name in names]
-        places = np.arange(len(names)) + (number - (len(trusted) - 1) / 2) * height
-        style = {"color": colour, "hatch": hatch, "edgecolor": "w", "label": kind}
-        axis.barh(places, ms, height, **style)
-        for place, name, value in zip(places, names, ms, strict=True):
-            end = value
-            if logged_steps > 1 and name in primitives[kind].index:
-                mean, half_length = interval(np.array([one.get(name, 0.0) for one in stepwise]))
-                axis.errorbar(
-                    mean, place, xerr=half_length, fmt="none", color=plots.BLACK, capsize=3
-                )
-                end = max(value, mean + half_length)
-            label = f" {value:,.0f} ms ({value / step_ms[kind]:.0%})"
-            axis.text(end, place, label, va="center", fontsize=11)
-    axis.set_yticks(range(len(names)), names)
-    axis.invert_yaxis()
-    axis.margins(x=0.2)
-    axis.set(
-        xlabel="ms in a step, and its share (line: 95% interval over the logged steps)",
-        title="Where a training step's time goes",
-    )
-    axis.legend(loc="lower right")
-    plots.show(
-        figure,
-        alt="Milliseconds in a training step. "
-        + " ".join(
-            f"{kind}, of {step_ms[kind]:,.0f}: "
-            + ", ".join(f"{name} {ledgers[kind].get(name, 0):,.0f}" for name in names)
-            + "."
-            for kind in trusted
-        ),
-        keep=results,
-        watched=[log_others[kind] for kind in trusted],
-    )
+# %% tags=["nbval-check-output"]
+for quota in (None, 2.5):
+    threads, nodes = place_threads(SOCKETS, quota)
+    print(f"quota {quota}: {threads} threads;", nodes)
 
 # %% [markdown]
-# Section 3's rule has a fixed part, whatever the batch. Work on weights is the natural suspect, since there are as many
-# weights for one image as for a hundred: their reorders into oneDNN's blocked layout, their decay and their update. How
-# much of it do they explain, and which costs more, the reorders or the rest?
-
-# %%
-for kind in trusted:
-    fixed = {name: ledgers[kind].get(name, 0.0) for name in (WEIGHT_REORDER, UPDATE)}
-    rule = Measured(1000 * fits[kind][0], unit="ms", digits=0)
-    if rule.value > 0:
-        print(Prediction(f"{kind}, fixed part, by the ledger", sum(fixed.values()), rule))
-    else:
-        print(f"{kind}: the rule has no fixed part here")
-    print("  " + ", ".join(f"{name} {ms:.0f} ms" for name, ms in fixed.items()), end="; ")
-    print(f"the larger: {max(fixed, key=fixed.get)}")
-
-# %% [markdown]
-# ### The roofline
+# ## 5 · Three sick logs {read 3, do 8}
 #
-# Is a batch norm slow because it is badly written, or because it can't be faster? Divide its operations by its bytes:
-# that is its [**arithmetic intensity**](../docs/glossary.md#arithmetic-intensity). If there is little to compute for
-# each byte, memory sets the limit: *intensity × bandwidth*. If there is a lot, the cores set it: the peak. The lower of
-# the two limits, drawn over the intensity on logarithmic axes, looks like a roof. So this picture is called a
-# [**roofline**](../docs/glossary.md#roofline) (Williams, Waterman and Patterson, *Roofline*, Communications of the ACM,
-# 2009).
+# With `ONEDNN_VERBOSE=1`, oneDNN writes a line for each of its [**primitives**](../docs/glossary.md#primitive),
+# whichever program calls it. (In 2018 the variables were `MKL_VERBOSE` and `MKLDNN_VERBOSE`.) In 2026, a new version of
+# PyTorch computed FP16 matmuls [1,880 times slower](https://github.com/pytorch/pytorch/issues/193951), and one word in
+# this log gave the cause away.
 #
-# Each kind of work is a point. A larger point takes more time. A point further below the roof could save a larger part
-# of its time. Reorders are not in the picture: they compute nothing, so their intensity is 0.
+# ### Exercise 3 · Three sick logs
+#
+# These three logs of one step each are from real runs of PyTorch that were far too slow, on an AMD EPYC with two cores.
+# Each has a healthy log of the same work. `training` trains ResNet-50 with 16 images, and `int8` classifies four images
+# with ResNeXt-50, a relative, in INT8.
 
-# %% jupyter={"source_hidden": true}
-figure, axis = plt.subplots(figsize=(10, 5.5))
-intensity = np.geomspace(0.1, 1000, 200)
-styles = dict(zip(KINDS, ((plots.BLUE, "-", "filled"), (plots.ORANGE, "--", "hollow"))))
-for kind, (colour, line, filling) in styles.items():
-    limit = [limits.attainable(x, kind) for x in intensity]
-    axis.plot(intensity, limit, line, color=colour, marker="", label=f"{kind} ({filling})")
-for kind, (colour, _, filling) in styles.items():
-    points = primitives[kind][primitives[kind].gflop > 0].sort_index()
-    for (name, row), marker in zip(points.iterrows(), plots.MARKERS):
-        axis.scatter(
-            row.gflop / row.gbyte,
-            1000 * row.gflop / row.ms,
-            s=60 + 1500 * row.ms / step_ms[kind],
-            marker=marker,
-            facecolor=colour if filling == "filled" else "none",
-            edgecolor=colour,
-            linewidth=2,
-            label=name if kind == "float32" else None,
-        )
-axis.set(
-    xscale="log",
-    yscale="log",
-    xlabel="intensity: operations for each byte moved (FLOP/byte)",
-    ylabel="GFLOP/s",
-    title="A training step under the roofline",
-)
-axis.xaxis.set_major_formatter("{x:g}")
-axis.yaxis.set_major_locator(plt.LogLocator(subs=(1, 2, 5)))
-axis.yaxis.set_major_formatter("{x:g}")
-axis.yaxis.minorticks_off()
-legend = axis.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize=11)
-for handle in legend.legend_handles[len(KINDS) :]:  # the points, all of one size here
-    handle.set_sizes([80])
-plots.show(
-    figure,
-    alt="Intensity in FLOP/byte and speed in GFLOP/s of each kind of work, under the limits. "
-    + " ".join(
-        f"{kind}, at most {limits.peak(kind):,.0f} GFLOP/s and {limits.bandwidth:.1f} GB/s: "
-        + ", ".join(
-            f"{name} {row.gflop / row.gbyte:.1f} and {1000 * row.gflop / row.ms:,.0f}"
-            for name, row in primitives[kind].iterrows()
-            if row.gflop
-        )
-        + "."
-        for kind in KINDS
-    ),
-    keep=results,
-    watched=[log_others[kind] for kind in KINDS],
-)
+# %%
+NAMES = ("training", "training-a", "training-b", "int8", "int8-c")
+heads = {name: onednn.describe(onednn.stored_log(name)) for name in NAMES}
+logs = {name: onednn.read_log(onednn.stored_log(name)) for name in NAMES}
+for name, log in logs.items():
+    print(f"{name:10}  {len(log)} primitives, {log.ms.sum():6,.0f} ms in oneDNN")
+logs["training"].drop(columns=["type", "attributes"]).head(4)
 
 # %% [markdown]
+# Each row is a primitive. Its work is named by the columns `primitive`, `direction` and `problem`. `implementation` is
+# the code that did it, such as `brg_conv_fwd:avx512_core`. The same work by the same code can appear in several rows.
+#
+# Write `lost(healthy, sick)`. Both are tables with at least these four columns and `ms`. Return three numbers, the
+# milliseconds that the sick log took longer than the healthy one (below 0 if it was faster):
+#
+# 1. in *reorders*, the rows whose `primitive` is `"reorder"`, which only copy numbers to another layout;
+# 2. in all other rows by *other code*, which means that the work, or this implementation of it, is in only one of the
+#    two logs;
+# 3. in the remaining rows by *the same code*, which means that both logs have this work by this implementation.
+#
+# The three numbers add up to the difference between the two logs.
+
+
+# %%
+def lost(healthy, sick):
+    """The ms that a sick log took longer: in reorders, in other code, in the same code."""
+    ### BEGIN SOLUTION
+    work = ["primitive", "direction", "problem", "implementation"]
+    before, after = (log.groupby(work).ms.sum() for log in (healthy, sick))
+    change = after.sub(before, fill_value=0)
+    reorder = change.index.get_level_values("primitive") == "reorder"
+    same = change.index.isin(before.index) & change.index.isin(after.index)
+    return change[reorder].sum(), change[~reorder & ~same].sum(), change[~reorder & same].sum()
+    ### END SOLUTION
+
+
+# %% tags=["nbval-check-output"]
+lost = check(3, lost)
+
+# %%
+for sick in ("training-a", "training-b", "int8-c"):
+    healthy = sick.partition("-")[0]
+    parts = dict(
+        zip(("reorders", "other code", "same code"), map(float, lost(logs[healthy], logs[sick])))
+    )
+    print(f"{sick:10}  " + ", ".join(f"{name} {ms:+6,.0f} ms" for name, ms in parts.items()))
+
+# %% [markdown]
+# Which column shows the cause? Look at the rows that lost most, and at the heads. `src` and `dst` are layouts. `acdb`
+# keeps the channels last, `abcd` keeps them first, and `aBcd16b` is blocked.
+
+# %%
+columns = ["primitive", "implementation", "direction", "src", "dst", "problem", "ms"]
+for name in NAMES:
+    print(name, heads[name])
+logs["training-b"].nlargest(3, "ms")[columns]  # change the name
+
+# %%
+results.answer(2, "What is wrong in a, b and c, and what would you change?", ...)
+
+# %% [markdown]
+# <details><summary>A model answer</summary>
+#
+# - **a**: the same code does the same work in nearly twice the time. The head shows why: `nthr:1`, one thread.
+#   `torchrun` sets `OMP_NUM_THREADS=1` for each of several ranks unless you set it.
+# - **b**: the reorders. Images come as `abcd`, PyTorch's own layout. The convolutions want them blocked (`aBcd16b`),
+#   and their results go back to `abcd` each time. `memory_format=torch.channels_last` ends that. Other layouts also
+#   mean other kernels, which is the smaller part.
+# - **c**: other code. Three of 53 rows take most of the time, by `ref:any`. That is oneDNN's reference implementation,
+#   plain C++ for cases in which it has nothing better. The head says `Intel AVX2`, although the CPU has AVX-512,
+#   because `ONEDNN_MAX_CPU_ISA=AVX2` was set. With AVX2, oneDNN has no INT8 kernel for 8 groups of 14 channels.
+#
+# </details>
+
+# %% [markdown]
+# ## 6 · The suspects {read 11, wait 0.3}
+#
+# For each suspect, write your guess first. The row then shows its speed, the share of the limit, and the factor against
+# the variant that it changes, with 95% [**confidence intervals**](../docs/glossary.md#confidence-interval). The next
+# cell waits for the background if necessary.
+
+# %% tags=["background"]
+if RECORDED:
+    fixes, runs, (batch, large) = recording.figures, recording.data["runs"], recording.data["sizes"]
+else:
+    fixes = fixing.figures()
+    record("03-fixes", fixes, QUICK, runs=runs, ledgers=ledgers, sizes=(batch, large))
+
+
+# %%
+def per_image(figure):
+    """A limit in GFLOP/s as one in images/s."""
+    ends = {name: getattr(figure, name) / gflop for name in ("value", "low", "high")}
+    return replace(figure, **ends, digits=1, rounds=tuple(speed / gflop for speed in figure.rounds))
+
+
+def reveal(name, before, figures):
+    """Print a suspect's row, and return its factor."""
+    reached = share(figures[name], per_image(figures["limit"]))
+    print(f"{name}: {figures[name]}, {reached} of the limit")
+    gain = compare(figures[name], figures[before])
+    print(f"  vs {before}: {gain}")
+    return gain
+
+
+def evidence(what, *names):
+    """Print what the kernel counted in a step: the median of the runs."""
+    for name in names:
+        print(f"  {what}, {name}: {median(run[what] for run in runs[name]):,.1f}")
+
+
+print(f"The limit: {per_image(fixes['limit'])}")
+reached = share(fixes["default"], per_image(fixes["limit"]))
+results.compare_guess(1, reached)
+
+# %% [markdown]
+# ### Too many threads
+#
 # <div class="alert alert-block alert-info" style="color: black">
 #
-# **Guess first.** In float32, which kind of primitive could save the most milliseconds, if it ran at its limit?
+# **Guess first.** How fast is training with 16 threads per core, compared with the default? (Below 1 is slower.)
 #
 # </div>
 
 # %%
-CHOICES = ("1×1 convolution", "3×3 convolution", "batch norm", WEIGHT_REORDER, "another")
-results.guess(4, "the kind of work that could save most", ..., choices=CHOICES)
+results.guess(2, "16 threads per core vs the default", ..., unit="×")
+
+# %%
+results.compare_guess(2, reveal("many threads", "default", fixes))
+evidence("thread switches", "default", "many threads")
+evidence("cores busy", "default", "many threads")
+
+# %% [markdown]
+# **Why were we wrong?** TensorFlow's waiting threads sleep, so they don't block the cores. But each operation is cut
+# into more pieces, and each thread brings its own data into the caches. The switches show how often. OpenMP's waiting
+# threads *spin*, which is worse (section 8). So is a real quota, which all threads together use up early in each
+# period. Then all of them stop until the next one.
+#
+# ### The normalisation
+#
+# Keras 2 called one operation, `FusedBatchNormV3`. Keras 3 supports several frameworks, and writes a normalisation as a
+# chain of small operations (`keras/src/backend/tensorflow/nn.py`). Each reads whole images, and most write them,
+# forward and backward. Both ledgers together forecast the factor.
+
+# %%
+as_found, fused = ledgers["as found"], ledgers["fused norm"]
+saved = as_found["norm, ReLU"] - fused["norm, ReLU"]
+print(f"The bar of norms: {as_found['norm, ReLU']:,.0f} → {fused['norm, ReLU']:,.0f} ms")
+print(f"Forecast: {steps_ms['as found'] / (steps_ms['as found'] - saved):.2f}×")
+
+# %% [markdown]
+# <div class="alert alert-block alert-info" style="color: black">
+#
+# **Guess first.** How much faster is training with one operation for each normalisation? You may use the forecast.
+#
+# </div>
+
+# %%
+results.guess(3, "fused normalisation vs Keras 3's", ..., unit="×")
+
+# %%
+norm_gain = reveal("fused norm", "default", fixes)
+results.compare_guess(3, norm_gain)
+draw_ledgers(["as found", "fused norm"], "The same step, with normalisations as one operation")
+
+# %% [markdown]
+# **Why were we wrong?** The forecast exchanged one bar. Others may have become shorter too, such as the sums of
+# gradients, of which Keras' chain needs several for each layer.
+#
+# ### The layout
+#
+# In 2018, the advice for CPUs was NCHW (channels first), and both published runs used it. oneDNN's convolutions worked
+# on blocks of channels, and NCHW was closer to these. Today they work on NHWC directly (lab 02).
+#
+# <div class="alert alert-block alert-info" style="color: black">
+#
+# **Guess first.** How fast is training with NCHW, compared with NHWC?
+#
+# </div>
+
+# %%
+results.guess(4, "NCHW vs NHWC", ..., unit="×")
+
+# %%
+results.compare_guess(4, reveal("NCHW", "fused norm", fixes))
+evidence("page faults", "fused norm", "NCHW")
+
+# %% [markdown]
+# **Why were we wrong?** Section 5 has the log of such a run. Whole images are reordered around convolutions, and each
+# copy needs memory, which shows as page faults. The next rows use NHWC.
+#
+# ### One operation at a time
+#
+# "One inter-op thread, because the layers wait for each other" is old advice too.
+#
+# <div class="alert alert-block alert-info" style="color: black">
+#
+# **Guess first.** How fast is training with one operation at a time, on a thread for each core, compared with
+# TensorFlow's choice?
+#
+# </div>
+
+# %%
+results.guess(5, "one operation at a time vs TensorFlow's choice", ..., unit="×")
+
+# %%
+threads_gain = reveal("one at a time", "fused norm", fixes)
+results.compare_guess(5, threads_gain)
+evidence("cores busy", "fused norm", "one at a time")
+
+# %% [markdown]
+# **Why were we wrong?** The forward pass is nearly a chain, but the backward pass isn't. A layer's two gradients don't
+# depend on each other, and neither do the updates. While one operation ends on a single core, another can use the rest.
+# Against that, two at once compete for the caches. The busy cores show how much the first effect is worth on your
+# machine.
+#
+# ### Precision
+#
+# [**bfloat16**](../docs/glossary.md#bfloat16) halves the bytes of all activations. CPUs with AVX-512 BF16 multiply
+# pairs of them, which doubles the peak; with AMX, it is up to eight times as high. Weights stay in float32.
+#
+# <div class="alert alert-block alert-info" style="color: black">
+#
+# **Guess first.** How much faster is training with bfloat16?
+#
+# </div>
+
+# %%
+results.guess(6, "bfloat16 vs float32", ..., unit="×")
+
+# %%
+seen = fixes if BF16 else recorded("03-fixes").figures
+precision_gain = reveal("bfloat16", "fused norm", seen)
+results.compare_guess(6, precision_gain)
+bars = pd.DataFrame({"float32": ledgers["fused norm"], "bfloat16": ledgers["best"]})
+bars["factor"] = bars.float32 / bars.bfloat16
+bars.drop("unaccounted").query("float32 > 5").round(2)
+
+# %% [markdown]
+# **Why were we wrong?** Convolutions may gain as much as the peak. What memory limits gains two at most. The update of
+# the weights gains nothing, and conversions are new. (On a CPU without bfloat16, both columns are in float32, and the
+# row is recorded.)
+#
+# ### Memory and its pages
+#
+# Every step allocates and frees gigabytes. If the C library returns freed memory to the kernel, the next step requests
+# it again, at the price of a [*page fault*](../docs/glossary.md#page-fault) for every 4 kB. The option `pages` keeps
+# freed memory, and asks for [**pages of 2 MB**](../docs/glossary.md#huge-page).
+#
+# <div class="alert alert-block alert-info" style="color: black">
+#
+# **Guess first.** How much faster is training with memory that is kept, in large pages?
+#
+# </div>
+
+# %%
+results.guess(7, "memory kept, in large pages", ..., unit="×")
+
+# %%
+results.compare_guess(7, reveal("pages", "bfloat16" if BF16 else "fused norm", fixes))
+evidence("page faults", "bfloat16" if BF16 else "fused norm", "pages")
+
+# %% [markdown]
+# **Why were we wrong?** A page fault takes the kernel about a microsecond, so hundreds of thousands in a step are worth
+# a row. Some systems give large pages to every program (`always` in `/sys/kernel/mm/transparent_hugepage/enabled`).
+#
+# ### The batch
+#
+# Suppose that a step takes a fixed time, and some time for each image. Two ledgers, of one image and of many, give both
+# parts for each kind of work.
+
+# %%
+parts = pd.DataFrame(
+    {"one image": ledgers["best, batch 1"], f"{batch} images": ledgers["best"]}
+).fillna(0)
+parts["each"] = (parts[f"{batch} images"] - parts["one image"]) / (batch - 1)
+parts["fixed"] = parts["one image"] - parts["each"]
+each_ms, fixed_ms = parts["each"].sum(), parts["fixed"].sum()
+speeds = {size: 1000 * size / (fixed_ms + size * each_ms) for size in (batch, large)}
+print(f"{fixed_ms:.0f} ms and {each_ms:.1f} ms for each image")
+print(f"Forecast: batch {large} vs {batch}: {speeds[large] / speeds[batch]:.2f}×")
+parts.sort_values("fixed", ascending=False).round(1).head(6)
+
+# %% [markdown]
+# <div class="alert alert-block alert-info" style="color: black">
+#
+# **Guess first.** How much faster is the larger batch?
+#
+# </div>
+
+# %%
+results.guess(8, "the larger batch", ..., unit="×")
+
+# %%
+batch_gain = reveal("larger batch", "pages", fixes)
+results.compare_guess(8, batch_gain)
+
+# %% [markdown]
+# **Why were we wrong?** The fixed part is work on *weights*, of which there are as many for one image as for a hundred.
+# Each convolution brings them into oneDNN's blocked layout, 16-bit convolutions convert them, and the update writes
+# them. The forecast fails if something grows faster than the batch, as when tensors no longer fit in a cache. A larger
+# batch also changes the training (labs 05, 07 and 08).
+#
+# ### The verdict
+
+
+# %% jupyter={"source_hidden": true}
+def draw_shares(names, figures, title):
+    """Draw the share of the limit that each variant reaches, with its interval."""
+    shares = [share(figures[name], per_image(figures["limit"])) for name in names]
+    figure, axis = plt.subplots(figsize=(10, 0.5 * len(names) + 1.5))
+    for place, reached in enumerate(shares):
+        axis.barh(place, reached.value, 0.6, color="0.6" if names[place] in ASIDE else plots.BLUE)
+        error = [[reached.value - reached.low], [reached.high - reached.value]]
+        axis.errorbar(reached.value, place, xerr=error, fmt="none", color=plots.BLACK, capsize=4)
+        axis.text(
+            max(reached.value, reached.high) + 1.5, place, f"{reached.value:.0f}%", va="center"
+        )
+    grey = "; grey: not kept" * bool(set(ASIDE) & set(names))
+    axis.set_yticks(range(len(names)), names)
+    axis.invert_yaxis()
+    axis.axvline(100, color=plots.BLACK, linestyle="--", marker="")
+    axis.set(
+        xlabel="share of the machine's limit, % (lines: 95% intervals)" + grey,
+        title=title,
+        xlim=(0, 105),
+    )
+    alt = "; ".join(f"{name} {reached}" for name, reached in zip(names, shares))
+    plots.show(figure, alt=alt, keep=results, watched=figures[names[0]].contention)
+
+
+draw_shares([name for name in SUSPECTS if name in fixes], fixes, "One suspect at a time")
+
+# %%
+results.answer(3, "Which suspects were guilty on your machine, and which were not?", ...)
+
+# %% [markdown]
+# <details><summary>A model answer</summary>
+#
+# Guilty are the rows whose interval excludes 1. Normalisation and precision are mostly the large ones (without bfloat16
+# instructions, only the first). NCHW costs time only if somebody set it. Threads matter where a container or hardware
+# threads mislead TensorFlow, pages where the kernel has to clear memory in every step, and the batch where the fixed
+# part is large, as on many cores.
+#
+# </details>
+#
+# ## 7 · How far is the limit? {read 4, do 7}
+#
+# The best step is still below the limit. Which kind of work should be improved next? Each needs a least number of
+# operations, and must move each of its tensors at least once. A normalisation with its ReLU moves five tensors of its
+# size, since it reads one and writes one forward, and reads two and writes one backward.
+
+
+# %%
+def passes(layer):
+    """How many tensors of its output's size a layer moves in a training step, at least."""
+    if isinstance(layer, keras.layers.BatchNormalization) or layer.name.endswith("_out"):
+        return 5  # "_out" is the ReLU after a sum; other ReLUs are computed with their norm
+    return 6 if isinstance(layer, keras.layers.Add) else 0
+
+
+needed = defaultdict(lambda: np.zeros(2))  # GFLOP and GB, by kind of work
+for layer in model.layers:
+    numbers = batch * math.prod(layer.output.shape[1:])
+    kind, moved = KIND[layer.name], passes(layer) * numbers
+    if isinstance(layer, keras.layers.Conv2D):  # each pass moves an input and an output
+        moved = 3 * (numbers + batch * math.prod(layer.input.shape[1:]))
+    needed[kind] += 3 * batch * FORWARD.get(layer.name, 0) / 1e9, moved * (2 if BF16 else 4) / 1e9
+needed["update"] += 0, 12 * model.count_params() / 1e9  # weight and gradient read, weight written
+needed["conversion"] += 0, 12 * model.count_params() / 1e9  # 4 bytes to 2, and gradients back
+
+best = {name: ms for name, ms in ledgers["best"].items() if name != "unaccounted"}
+kinds = {name: (ms, *map(float, needed[name])) for name, ms in best.items()}
+pd.DataFrame(kinds, index=["ms", "GFLOP", "GB"]).T.round(2)
 
 # %% [markdown]
 # ### Exercise 4 · What to improve first
 #
-# The largest bar is not always the one to work on: it may already be at its limit. Write
-# `bottleneck(kinds, peak, bandwidth)`. `kinds` is a table like the one of float32 above: the index has the names, and
-# the columns `ms`, `gflop` and `gbyte` say what each kind takes in a step. `peak` is in GFLOP/s, `bandwidth` in GB/s.
-# Return a dict:
+# Write `what_first(kinds, step_ms, peak, bandwidth)`. `kinds` is a dict as above. For each kind of work, it has the
+# milliseconds, the GFLOP and the GB. `step_ms` is the time of the whole step, `peak` is in GFLOP/s, and `bandwidth` in
+# GB/s. Return a list of tuples `(name, ms)`, the largest first:
 #
-# ```python
-# {name: (bound, saving), …}  # the largest saving first
-# ```
+# - for each kind, the milliseconds that it would save at its limit. The limit is the longer of two times, that of its
+#   operations at the peak and that of its bytes at the bandwidth;
+# - `("unaccounted", ms)`, the difference between the step and the sum of the kinds' times, in either direction.
 #
-# - `bound` is `"memory"` if, at the limit, moving its bytes takes longer than computing its operations; otherwise
-#   `"cores"`.
-# - `saving` is how many milliseconds it would save if it ran at that limit. It is never less than 0: work that is
-#   faster than memory allows has found its numbers in the cache.
+# **Leave out what comes after** `"unaccounted"`, because a saving that is smaller than what you can't explain ranks
+# nowhere.
 
 
 # %%
-def bottleneck(kinds, peak, bandwidth):
-    """For each kind of work its bound, and the ms that it could save; the largest first."""
+def what_first(kinds, step_ms, peak, bandwidth):
+    """The ms that each kind could save, the largest first, down to what is unaccounted for."""
     ### BEGIN SOLUTION
-    found = {}
-    for name, row in kinds.iterrows():
-        moving, computing = 1000 * row.gbyte / bandwidth, 1000 * row.gflop / peak
-        bound = "memory" if moving > computing else "cores"
-        found[name] = bound, max(0.0, row.ms - max(moving, computing))
-    return dict(sorted(found.items(), key=lambda item: item[1][1], reverse=True))
+    savings = {
+        name: ms - 1000 * max(gflop / peak, gbyte / bandwidth)
+        for name, (ms, gflop, gbyte) in kinds.items()
+    }
+    unaccounted = abs(step_ms - sum(ms for ms, _, _ in kinds.values()))
+    larger = {name: saving for name, saving in savings.items() if saving > unaccounted}
+    ranked = sorted(larger.items(), key=lambda item: item[1], reverse=True)
+    return [*ranked, ("unaccounted", unaccounted)]
     ### END SOLUTION
 
 
 # %% tags=["nbval-check-output"]
-bottleneck = check(4, bottleneck)
+what_first = check(4, what_first)
 
 # %%
-least_ms = {}
-for kind, table in primitives.items():
-    found = bottleneck(table, limits.peak(kind), limits.bandwidth)
-    found = {name: (bound, float(saving)) for name, (bound, saving) in found.items()}
-    print(f"{kind}: a step of {step_ms[kind]:,.0f} ms")
-    for name, (bound, saving) in found.items():
-        ms = table.ms[name]
-        could = f"{ms:7,.0f} ms, could save {saving:6,.0f} ({saving / ms:.0%})"
-        print(f"  {name:18} nearer limit: {bound:7}{could}")
-    least_ms[kind] = table.ms.sum() - sum(saving for _, saving in found.values())
-    at_limit = f"oneDNN's part would take {least_ms[kind]:,.0f} of {table.ms.sum():,.0f} ms"
-    print(f"  if all ran at their limits, {at_limit}")
-    if kind == "float32":
-        first_to_improve = next(iter(found))
-        results.compare_guess(4, first_to_improve if first_to_improve in CHOICES else "another")
-
-# %% [markdown]
-# The *nearer limit* is not proof that memory or the cores are what holds it back: work that could save most of its time
-# reaches neither. The bytes are counted once, although a batch norm must read its input twice if the caches do not hold
-# it. `./lab roofline --model resnet50`, in a terminal, does the same for *all* operations of a step. One remedy is
-# [**operator fusion**](../docs/glossary.md#operator-fusion), because it saves passes over memory.
-#
-# ### TensorFlow or PyTorch?
-#
-# Which one is faster here, and why? PyTorch calls oneDNN for its convolutions, too, but has its own batch norms, ReLUs
-# and updates. Section 1 decides which is faster. One logged run of each, at the same batch size and precision, shows
-# where the time goes. Work that only one of the two logs has counts as the rest of the step.
+peak, bandwidth = fixes["limit"].value, fixes["memory"].value
+print(f"The step: {steps_ms['best']:,.0f} ms; {peak:,.0f} GFLOP/s and {bandwidth:.0f} GB/s")
+for name, ms in what_first(kinds, steps_ms["best"], peak, bandwidth):
+    print(f"  {name:16} {float(ms):6.0f} ms")
 
 # %%
-why = ""
-if pytorch in training.results:
-    kind = KINDS[-1]
-    with load.watch("section 5") as log_others["PyTorch"]:
-        run, lines = logged(pytorch)
-    torch_log = onednn.read_log(lines, after="Done warm up")
-    torch_ms = by_kind(torch_log, logged_steps).ms
-    sides = pd.DataFrame({"TensorFlow": primitives[kind].ms, "PyTorch": torch_ms})
-    sides = sides.dropna()  # what both logs have
-    sides.loc[REST] = [step_ms[kind], 1000 * float(np.mean(run["seconds"]))] - sides.sum()
-    sides["difference"] = sides.PyTorch - sides.TensorFlow
-    whole_step = sides.sum()
-    print(f"ms in a step, {kind}: TensorFlow {whole_step.TensorFlow:,.0f}, PyTorch", end=" ")
-    print(f"{whole_step.PyTorch:,.0f}")
-    times = training.ratio(fast, pytorch)
-    ahead, behind = ("TensorFlow", "PyTorch") if times.faster else ("PyTorch", "TensorFlow")
-    if not times.significant:
-        why = "no certain difference"
-    elif (whole_step.difference > 0) == times.faster:
-        lost_in = sides.difference.mul(np.sign(whole_step.difference)).idxmax()
-        why = f"{ahead} is faster; {behind} loses most in {lost_in}"
-    else:
-        why = f"{ahead} is faster, but not in the logged runs, so they do not show why"
-    print(f"By section 1: {why}")
-    display(sides.sort_values("difference", key=abs, ascending=False).style.format("{:,.1f}"))
-else:
-    print(f"{pytorch}: {training.failed[pytorch]}")
+results.answer(4, "What would you work on next, and how much could it bring?", ...)
 
 # %% [markdown]
-# `torch.compile` fuses what is outside oneDNN. In TensorFlow, `-fused` uses XLA to fuse the end of
-# each block. With `-huge`, memory comes in pages of 2 MB. Compiling takes more than a minute the
-# first time, so this is a task for the terminal (without bfloat16, leave out `-bf16`; `--config all` goes from default
-# to fast):
+# <details><summary>A model answer</summary>
 #
-# ```bash
-# ./lab bench --config onednn-threads-bf16-fused-huge,torch-threads-bf16-huge,torch-compile-threads-bf16-huge \
-#     --batch_size=32 --num_batches=3 --rounds 6
-# ```
+# The first row of the list, if it is above *unaccounted*. To see its effect, subtract its saving from the step, and
+# divide. Often that is not the longest bar. Norms, ReLUs and sums can save much, and the remedy is fusion, because it
+# saves passes over memory. With AMX, convolutions take so little time that everything else moves to the top.
 #
-# ## 6 · One operator {read 5, wait 0.4, optional}
+# </details>
 #
-# So far each batch norm was one operation. In Keras 3 it is not. Which operations do Keras' layer and the fused
-# operation run, forward and backward, and how often do they read or write whole images? Operations on one number for
-# each channel are left out.
-
-# %%
-# Images, and the gradient of the result:
-x, dy = (tf.random.normal((batch, 56, 56, 64)) for _ in range(2))
-layer = keras.layers.BatchNormalization()
-layer.build(x.shape)
-scale, offset = tf.ones(64), tf.zeros(64)
-
-
-def keras_norm(x, dy):
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        y = layer(x, training=True)
-    return y, tape.gradient(y, x, dy)
-
-
-def fused_norm(x, dy):
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        y, *_ = tf.compat.v1.nn.fused_batch_norm(x, scale, offset, is_training=True)
-    return y, tape.gradient(y, x, dy)
-
-
-# %% jupyter={"source_hidden": true}
-def whole_images(norm):
-    """Print the operations that read or write whole images, and return how often they do."""
-    graph = tf.function(norm).get_concrete_function(x, dy).graph
-    written = {op.name: op for op in graph.get_operations()}
-    operations, tensors = Counter(), 0
-    for node in onednn.graph_that_ran(norm, x, dy)[1]:
-        op = written.get(node.name)
-        both = (*op.inputs, *op.outputs) if op else ()
-        large = [t for t in both if t.shape.num_elements() == tf.size(x)]
-        if large and node.op != "Identity":
-            operations[node.op] += 1
-            tensors += len(large)
-    print(f"{norm.__name__}: {operations.total()} operations read or write {tensors} images:")
-    print("  " + ", ".join(f"{name} ×{count}" for name, count in operations.items()))
-    return tensors
-
-
-passes = {"Keras'": whole_images(keras_norm), "fused": whole_images(fused_norm)}
-
-# %% [markdown]
-# Keras 3 builds its batch norm from small operations. Each reads whole images, and often writes them. If memory alone
-# were the limit, the times would have the ratio of these counts.
+# ## 8 · TensorFlow or PyTorch? {read 5, wait 0.1}
+#
+# PyTorch calls oneDNN for its convolutions too. By default, it runs each operation as Python reaches it (*eager*), and
+# `torch.compile` makes larger operations of many. So compare eager with eager, and compiled with compiled, each in its
+# fastest precision and with its own best batch.
+#
+# PyTorch's threads are [**OpenMP**](../docs/glossary.md#openmp)'s. pip's PyTorch comes with GNU's library, `libgomp`.
+# There, a waiting thread *spins* for a while, so that it can go on at once, and keeps its core busy.
+# `OMP_WAIT_POLICY=passive` makes it sleep (`GOMP_SPINCOUNT` sets how long it spins). `KMP_BLOCKTIME` and `KMP_AFFINITY`
+# belong to Intel's `libiomp5`, and do nothing unless it is preloaded.
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
-# **Guess first.** How much longer does Keras' batch norm take than the fused one, forward and backward, as a factor?
+# **Guess first.** How fast is compiled PyTorch, compared with TensorFlow's graph? And compiled PyTorch whose waiting
+# threads sleep, compared with threads that spin?
 #
 # </div>
 
 # %%
-results.guess(5, "Keras' batch norm vs the fused one, in time", ..., unit="×")
+results.guess(9, "PyTorch vs TensorFlow, both compiled", ..., unit="×")
 
 # %%
-graphs = {"fused": tf.function(fused_norm), "Keras'": tf.function(keras_norm)}
-norms = compare_steps(
-    {name: Step(lambda graph=graph: graph(x, dy)[1].numpy()) for name, graph in graphs.items()},
-    norm_rounds,
-    "section 6",
-    turn_s=0.05,
-)
-longer = Measured(*norms.ratio("fused", "Keras'"), "×", note="as long")
-by_passes = Prediction("Keras' vs fused, by passes", passes["Keras'"] / passes["fused"], longer)
-print(by_passes)
-results.compare_guess(5, longer)
+results.guess(10, "sleeping threads vs spinning ones", ..., unit="×")
 
-# The same question to memory: how long would the passes of the fused one take at its bandwidth?
-tensor_mb = 4 * int(tf.size(x)) / 1e6
-cache_mb = peaks.last_level_cache(machine.cpus) / 1e6
-memory_ms = Measured(passes["fused"] * tensor_mb / limits.bandwidth, unit="ms")
-rate = rate_of(norms, "fused")
-fused_ms = Measured(*(1000 / value for value in (rate.value, rate.high, rate.low)), "ms")
-by_memory = Limit(memory_ms, "the caches hold its tensors", lower_is_better=True)
-print(f"one tensor: {tensor_mb:.1f} MB; the last cache: {cache_mb:.0f} MB")
-print(f"fused: {fused_ms}. Memory alone: {by_memory.describe(fused_ms)}")
-if 2 * tensor_mb < cache_mb or by_memory.share(fused_ms).value < 50:
-    print("Memory need not limit this loop, so its passes alone may not explain its time.")
+# %% tags=["background"]
+if NO_TORCH:
+    race = recorded("03-torch").figures
+else:
+    race = comparing.figures()
+    print("PyTorch's OpenMP:", *openmp)
+    record("03-torch", race, QUICK)
+eager, compiled = (
+    max((name, f"{name}, larger batch"), key=lambda name: race[name].value)
+    for name in ("PyTorch, eager", "PyTorch, compiled")
+)
+eager_ratio = reveal(eager, "TensorFlow, eager", race)
+compiled_ratio = reveal(compiled, "TensorFlow, graph", race)
+results.compare_guess(9, compiled_ratio)
+results.compare_guess(10, reveal("PyTorch, compiled, sleep", "PyTorch, compiled", race))
+
+# %%
+draw_shares([name for name in race if name != "limit"], race, "Two frameworks on the same cores")
 
 # %% [markdown]
-# Now the whole network. With `fused_batch_norm=False` it computes its batch norms as Keras 3 does, and nothing else
-# changes. The batch norms' share of a step is known from section 5, and the factor for one of them from above. Together
-# they predict the whole. Another old piece of advice comes along: in 2018, the **layout** NCHW (channels first) was
-# recommended for CPUs, and the walk-through used it. Today oneDNN has convolutions that work on NHWC directly.
+# **Why were we wrong?** Sleeping and waking takes tens of microseconds, and a training step has thousands of parallel
+# regions. That is why OpenMP's threads spin. They should sleep where other work needs the cores, as with several ranks
+# on a node.
+#
+# Here is the line that most reports lack, from default to best, for both.
 
 # %%
-networks = {
-    "training": {},
-    "unfused batch norm": {"fused_batch_norm": False},
-    "NCHW": {"data_format": "NCHW"},
+best_of = {
+    "TensorFlow": max(("fused norm", "pages", "larger batch"), key=lambda name: fixes[name].value),
+    "PyTorch": max((eager, compiled), key=lambda name: race[name].value),
 }
-operators = compare_steps(
-    {name: make_steps([batch], **options)[batch] for name, options in networks.items()},
-    step_rounds,
-    "section 6",
-)
-for name in ("unfused batch norm", "NCHW"):
-    tell(operators, name, "training")
-unfused = Measured(*operators.ratio("unfused batch norm", "training"), "×")
-norm_share = ledgers["float32"].get("batch norm", 0.0) / step_ms["float32"]
-expected = 1 / (1 + norm_share * (longer.value - 1))
-of_network = Prediction("the network, unfused, by one batch norm", expected, unfused)
-if "float32" in trusted:
-    print(of_network, score([by_passes, of_network]), sep="\n")
-else:
-    print("The ledger of section 5 is unreliable, so it predicts nothing for the network.")
-
-# %% jupyter={"source_hidden": true}
-draw(operators, "training", "Batch norm in small operations, and the layout")
-norm_row = ("batch norm alone, fused → Keras'", "", longer, "", norms.others)
-results.hand_in("6", norm_row)
-
-# %% [markdown]
-# If a prediction is outside: within the network, the images have other sizes, and the caches hold other data. The log
-# of a run with `--nofused_batch_norm` shows where the time goes.
-
-# %% [markdown]
-# ## 7 · Threads and memory that hurt {read 3, wait 0.9, optional}
-#
-# A classic mistake is [**oversubscription**](../docs/glossary.md#oversubscription): more threads than cores. Each
-# thread computes a piece of an operation, and all wait for the slowest. With
-# [**OpenMP**](../docs/glossary.md#openmp), which PyTorch uses, the waiting threads *spin* for a while
-# (`KMP_BLOCKTIME`, in ms): each keeps its core busy with nothing, and the last thread may have no core to run on.
-# TensorFlow's threads sleep instead, and take small pieces from a queue. The same happens with two jobs on one node, or
-# in a container whose quota is below its number of cores. [**Pinning**](../docs/glossary.md#pinning) by
-# [`KMP_AFFINITY`](../docs/glossary.md#kmp_affinity) ties each thread to one core. PyTorch's own launcher,
-# `python -m torch.backends.xeon.run_cpu`, sets these variables: it is today's form of the old scripts.
-#
-# **NUMA.** Linux puts a page of memory on the node of the thread that touches it first. If one thread fills all the
-# memory, the cores of the other nodes have to fetch it from there. `numactl --interleave=all` spreads the pages over
-# all nodes. That can help in this case, and hurt if each thread already had its part nearby.
+start = "many threads" if machine.quota else "default"
+rows = {
+    "TensorFlow": (fixes, start, best_of["TensorFlow"]),
+    "PyTorch": (race, "PyTorch, default", best_of["PyTorch"]),
+}
+gains = {}
+for framework, (figures, first, last) in rows.items():
+    gains[framework] = replace(
+        compare(figures[last], figures[first]),
+        of=f"{figures[first].value:.1f} → {figures[last].value:.1f} images/s",
+    )
+    ends = [share(figures[name], per_image(figures["limit"])) for name in (first, last)]
+    print(f"{framework}: {gains[framework]}; from {ends[0]} to {ends[1]} of the limit")
 
 # %%
-framework = "PyTorch" if pytorch in training.results else "TensorFlow"
-settled = known["torch-threads" if framework == "PyTorch" else "onednn-threads"]
-twice, double = f"{2 * cores} threads", {"OMP_NUM_THREADS": 2 * cores}
-more = replace(settled, flags=(*settled.flags, f"--num_intra_threads={2 * cores}"))
-hurting = {"a thread per core": settled, twice: more}
-if framework == "PyTorch":
-    hurting[twice] = replace(settled, env={**settled.env, **double})
-if nodes > 1:
-    interleave = ("numactl", "--interleave=all")
-    hurting["memory spread"] = replace(settled, prefix=interleave)
-else:
-    print("memory spread: not here. This machine has one NUMA node, so all memory is equally near.")
-print(f"{framework}, {twice}:\n  {hurting[twice].command(RUN[0], half)}")
+results.answer(5, "What would you change in your own training script tomorrow?", ...)
 
 # %% [markdown]
-# This takes about a minute.
-
-# %%
-thread_runs = configurations.compare(hurting, *RUN, half, rounds=rounds, where="section 7")
-for name in list(hurting)[1:]:
-    tell(thread_runs, name, "a thread per core")
-
-# %% jupyter={"source_hidden": true}
-draw(thread_runs, "a thread per core", "Threads and memory, vs a thread per core")
-PUBLISHED = {"memory spread": "33.62 → 34.18 images/s: 1.02×, with NCHW"}
-changed = [name for name in list(hurting)[1:] if name in thread_runs.results]
-results.hand_in(
-    "7",
-    *(
-        (
-            f"{framework}: a thread per core → {name}",
-            PUBLISHED.get(name, ""),
-            Measured(*thread_runs.ratio(name, "a thread per core"), "×"),
-            "",
-            thread_runs.others,
-        )
-        for name in changed
-    ),
-)
-
-# %% [markdown]
-# If too many threads do no harm here, ask why. With PyTorch and `KMP_BLOCKTIME=1`, a waiting thread gives its core back
-# after 1 ms: run the printed command again with 200, which is Intel's default, and with `infinite`.
-
-# %% [markdown]
-# ## 8 · A build of 2023, and open tasks {read 5, optional}
+# <details><summary>A model answer</summary>
 #
-# **History.** Until 2023, Intel published a TensorFlow in which oneDNN ran on OpenMP threads. `OMP_NUM_THREADS` and
-# the intra-op threads were then two settings for one number, so they were mostly equal: the talk of 2019 showed 56 and
-# 56, with 2 inter-op threads. The walk-through's published table, on 18 cores with 2 NUMA nodes:
+# The changes whose rows were significant on the machine that you train on, mostly the precision and, in Keras 3, the
+# normalisation. Set the number of threads in a container. Measure old advice before you follow it.
 #
-# | published setting | images/s |
+# </details>
+#
+# ## 9 · What was published, and open tasks {read 5, optional}
+#
+# Two reports started this lab. In 2019, a talk by Intel showed `tf_cnn_benchmarks`, batch 16, at 3.84 images/s by
+# default and 17.69 with its library (4.6×). A walk-through on a rented machine (two sockets with nine cores each, batch
+# 128) published in 2018:
+#
+# | setting, published 2018 | images/s |
 # | --- | --- |
 # | default, NHWC | 5.48 |
-# | Intel's build, 18 threads, pinned, `KMP_BLOCKTIME=1` | 33.62 (6.14×) |
+# | Intel's build, `KMP_AFFINITY`, `KMP_BLOCKTIME=1`, 18 OpenMP and intra-op threads, 2 inter-op | 33.62 (6.14×) |
 # | the same with `numactl -i all`, and NCHW | 34.18 (6.24×) |
-# | memory on one node | about 23.6 |
+# | memory bound to one node (`-p 1` or `-m 1`) | about 23.6 |
 #
-# So the library and its threads gave nearly everything. The last 2% came from two changes at once, in one run each, so
-# no one can separate them. All memory on one node was the expensive mistake.
-#
-# Its cores had AVX2: 16 multiplications and 16 additions per cycle, at 2.9 GHz. *On paper*, that is `18 × 32 × 2.9` in
-# GFLOP/s:
+# The last gain came from two changes at once. Binding all memory to one node was the expensive mistake. Those cores had
+# AVX2: 16 multiplications and 16 additions per cycle, at 2.9 GHz.
 
 # %% tags=["nbval-check-output"]
 paper = 18 * 32 * 2.9
-for what, images in {"default": 5.48, "Intel's build, threads set": 33.62}.items():
-    reached = images * in_training / 1e9
-    print(f"{what}: {reached:.0f} of {paper:,.0f} GFLOP/s on paper, {reached / paper:.0%}")
+for what, images in {"default": 5.48, "Intel's build": 33.62}.items():
+    done = images * gflop
+    print(f"{what}: {done:.0f} of {paper:,.0f} GFLOP/s on paper, {done / paper:.0%}")
 
 # %% [markdown]
-# To compare that build with today's, install it with `./lab setup --openmp` (1.2 GB). It takes a Python 3.11, and where
-# set-up finds none, it says so and leaves the build out. Then, in a terminal:
-#
-# ```bash
-# ./lab bench --config openmp,openmp-threads,onednn-threads --num_batches=3 --rounds 6
-# ```
-#
-# **Open tasks**, also for a terminal. Compare two configurations at a time in six rounds, and write down the result
-# with the version, even if nothing helps.
-#
-# - *Compilers.* `onednn-threads,onednn-threads-xla`: XLA compiles the whole step. Does oneDNN's log still show
-#   convolutions?
-# - *Memory.* A program's addresses are looked up page by page. With `-huge`, the C library asks for [**pages of 2
-#   MB**](../docs/glossary.md#huge-page) instead of 4 kB, so a CPU needs fewer lookups. Which part of
-#   `onednn-threads-bf16-fused-huge` is due to the pages, and which to fusion? Does another `malloc` do as well? Preload
-#   it in a run without `--config`, which clears the variable: `LD_PRELOAD=…/libtcmalloc.so.4 ./lab bench …`.
-# - *NUMA.* With two nodes: `onednn-threads,onednn-threads-interleave`.
+# **Open tasks**, in a terminal. `./lab bench` has the same network in both frameworks, and prints as
+# `tf_cnn_benchmarks` did:
 #
 # ```bash
 # ./lab bench --config onednn-threads,onednn-threads-xla --num_batches=3 --rounds 6
 # ```
-
-# %% [markdown]
-# ## Questions {read 4}
 #
-# Answer each in a sentence or two, with what you saw above. The instructor's notebook has answers.
-#
-# 1. Does oneDNN gain as much over `eigen` here as in 2019? Name two reasons why it need not.
-# 2. How do you prove that TensorFlow uses oneDNN at all?
-# 3. A colleague reports a gain of 2% from one run of 100 steps each. What do you ask for, and why not for more steps?
-# 4. What does a larger batch spread over more images? Why does the gain end?
-# 5. Which part of the step could save the most time? Is it the one that takes the most time?
-# 6. Where the peak of bfloat16 is twice that of float32, why need training not be twice as fast? Why may a batch of 4
-#    understate the gain?
-# 7. The walk-through's machine had 36 logical CPUs. Why did it set 18 threads?
-# 8. Which framework is faster here, and where does the other lose its time?
-# 9. What is the trade-off of `KMP_BLOCKTIME`? When would you set it to 0? *(section 7)*
+# - *Compilers.* XLA compiles the whole step. Does oneDNN's log still show convolutions?
+# - *NUMA.* With two nodes, compare `numactl --interleave=all` with one process on each node.
 
 # %% [markdown] tags=["instructor"]
 # <div class="alert alert-block alert-warning" style="color: black">
 #
-# **For the instructor · Answers 1 to 5**
+# **For the instructor · Timing and what goes wrong**
 #
-# 1. Today's `eigen` can call oneDNN's matmul, with the newest instructions: see section 1's log. The machines
-#    of 2019 had other cores. The walk-through compares two builds.
-# 2. `ONEDNN_VERBOSE=1`: one line for each primitive, and the head names version, threads and instructions. Or the
-#    operations with `_Mkl` in the graph that ran (lab 02).
-# 3. Several launches of each, alternating, and the interval. More steps of one launch average out what differs between
-#    steps, never what differs between launches.
-# 4. What a step costs whatever the batch: section 5 names it. Once that is a small part of the step, a larger batch
-#    spreads nothing more.
-# 5. See exercise 4. The convolutions mostly take the most time, and are nearer to their limit. Batch norms and reorders
-#    could save most of a smaller time.
-# </div>
-
-# %% [markdown] tags=["instructor"]
-# <div class="alert alert-block alert-warning" style="color: black">
+# Start both background measurements first, then explain. They need a quiet machine, and about 20 minutes. With
+# measuring slots or little memory, the lab shows recorded figures instead, and says so. Short of time? Skip sections 4
+# and 9.
 #
-# **For the instructor · Answers 6 to 9**
-#
-# 6. Only work that the cores limit gains from the higher peak. Work that memory limits gains from half the bytes, at
-#    best. Weights, their gradients and updates stay in float32; conversions come on top. Work on weights costs
-#    the same whatever the batch. So with 4 images it is a larger part of the step, and bfloat16 need not shorten it.
-#    Compare section 3's rule in both precisions: the time per image can fall while the fixed part does not. A small
-#    batch also gives the faster instructions, above all AMX, less work for each weight that they load.
-# 7. Two hardware threads share a core's arithmetic units. A convolution that keeps them busy gains nothing from a
-#    second thread, which halves the cache for each.
-# 8. See the closing table's note, and section 5's last table. Both frameworks call oneDNN for convolutions, each in the
-#    version that it was built with. The rest is their own.
-# 9. A waiting thread is ready at once, but keeps a core busy. Use 0 if several ranks share the cores of a node.
-# </div>
-
-# %% [markdown] tags=["instructor"]
-# <div class="alert alert-block alert-warning" style="color: black">
-#
-# **For the instructor · Timing**
-#
-# Sections 1 to 3 take 40 minutes, 4 and 5 take 30. All waiting together is about 6 minutes on 2 idle cores. Start the
-# comparison of section 1 before you explain the settings: students write exercise 1 during that wait. Short of time?
-# Skip sections 6 to 8, which nothing else needs.
+# *Busy.* If a row is marked, run the start cells of section 1 again after the lesson. Guesses and answers are kept.
 #
 # </div>
 
 # %% [markdown] tags=["instructor"]
 # <div class="alert alert-block alert-warning" style="color: black">
 #
-# **For the instructor · What goes wrong**
+# **For the instructor · Other machines**
 #
-# **PyTorch** is installed with `./lab setup --torch`, the build of 2023 with `./lab setup --openmp`. Without them, the
-# cells say so, and the lab continues.
-#
-# **XLA** replaces TensorFlow's operations, so its convolutions need not be oneDNN's: the log shows it. If it has none,
-# that may explain a loss.
-#
-# **Noise.** On a busy machine (the cells say so), spinning threads suffer first: one launch at a third of the
-# others is a typical picture. The verdict is then by rank. If the ledger of section 5 is unreliable, run it again on a
-# quiet machine; the picture is left out until it adds up. If a share of the limit is over 103%, run
-# `./lab roofline --again`.
-#
-# Published figures: F. Baruffa's talk *Deep Learning at Scale using Distributed Frameworks* (Intel, 2019); the
-# walk-through *6x training speedup using intel-tensorflow, OMP-settings and numactl*.
+# - *AVX2 only, or AVX-512 without BF16.* The precision's row is recorded, and the limit is that of float32. Where
+#   TensorFlow's default is Eigen (lab 02), `fused norm` also switches oneDNN on.
+# - *AMX.* The limit is many times that of float32. Shares are small, and section 7 ranks norms and sums first.
+# - *Many cores, two nodes.* The batch grows with the cores. Fixed work and single-threaded pieces weigh more, so
+#   `larger batch` and `one at a time` matter. TensorFlow's threads don't know of nodes, and the limit counts both, so
+#   expect a lower share.
+# - *Arm.* oneDNN uses Arm's Compute Library. There is no bfloat16 row.
 #
 # </div>
 
 # %% [markdown]
 # ## Remember
 #
-# - Alternate the configurations, in several launches, and report the interval. Change one thing at a time.
-# - Look for the large steps first: library, precision, batch size. Then set the threads, above all to avoid wrong ones.
-# - Use as many threads as physical cores that *you* may use. Never use more, above all with OpenMP.
-# - Count operations and bytes. Only then do you know whether something is slow, or at its limit.
-# - Check that the parts sum to the whole before you conclude anything from them.
-# - Advice gets old: measure it again.
-#
-# The closing table shows what was published, what you measured, and the most that the machine could do:
+# - Ask for the share of the limit. A factor says more about where you started.
+# - Make a ledger that closes, and rank nothing below what it can't explain.
+# - Change one thing at a time, forecast it, and explain each miss.
+# - Advice has a date and a library. Measure it again.
 
 
 # %% jupyter={"source_hidden": true}
-def gained(comparison, name, reference, note=""):
-    """The factor between two configurations, with both rates; a text where one was not measured."""
-    if not {name, reference} <= comparison.results.keys():
-        return "not measured here"
-    rates = f"{comparison.rate(reference):.1f} → {comparison.rate(name):.1f} images/s"
-    return Measured(*comparison.ratio(name, reference), "×", of=rates, note=note)
+def closing(name, figures, published=""):
+    """The row of a variant: its speed, its limit, and the published figure."""
+    reached = share(figures[name], per_image(figures["limit"]))
+    return name, published, figures[name], f"{per_image(figures['limit'])}: {reached}"
 
 
-def trained(what, comparison, name):
-    """The row of a configuration's speed, and its limit."""
-    if name not in comparison.results:
-        return what, "", "not measured here", ""
-    rate, limit = rate_of(comparison, name), limit_of(comparison, name)
-    return what, "", rate, limit, comparison.others, limits.others
-
-
-rows = [
-    (what, published, gained(training, name, reference, note), "", training.others)
-    for what, published, name, reference, note in (
-        ("Eigen → oneDNN", "3.84 → 17.69 images/s: 4.6× (batch 16)", "onednn", "eigen", ""),
-        ("oneDNN: default threads → set", "", "onednn-threads", "onednn", ""),
-        (
-            "Eigen → threads and precision set",
-            "5.48 → 34.18 images/s: 6.24× (batch 128)",
-            fast,
-            "eigen",
-            "",
-        ),
-        ("PyTorch → TensorFlow, same settings", "", fast, pytorch, why),
-    )
-]
-rows.append(
-    (f"batch {batch} → {best_size}", "", gained(by_batch, best, first), "", by_batch.others)
+results.step("norm", norm_gain, share=share(fixes["fused norm"], per_image(fixes["limit"])).value)
+results.step(
+    "threads", threads_gain, share=share(fixes["one at a time"], per_image(fixes["limit"])).value
+)
+results.step(
+    "batch", batch_gain, share=share(fixes["larger batch"], per_image(fixes["limit"])).value
 )
 if BF16:
-    precision_gain = gained(by_batch, in_bf16, best)
-    rows.append((f"float32 → bfloat16, batch {best_size}", "", precision_gain, "", by_batch.others))
-rows.append(trained("training, TensorFlow", training, fast))
-rows.append(trained("training, PyTorch", training, pytorch))
-rows += results.handed_in("6", ("batch norm alone, fused → Keras'", ""))
-rows += results.handed_in("7", ("a thread per core → twice as many", ""))
-results.table("ResNet-50", rows)
+    results.step(
+        "precision", precision_gain, share=share(fixes["bfloat16"], per_image(fixes["limit"])).value
+    )
+else:
+    results.step("precision", "not here: no convolutions in bfloat16")
+results.table(
+    "ResNet-50, training",
+    [
+        closing("default", fixes, "3.84 images/s (2019, batch 16)"),
+        closing(best_of["TensorFlow"], fixes, "17.69 images/s (2019, batch 16)"),
+        ("TensorFlow, default → best", "6.24× (2018, batch 128)", gains["TensorFlow"], ""),
+        closing(best_of["PyTorch"], race),
+        ("PyTorch, default → best", "", gains["PyTorch"], ""),
+        ("PyTorch vs TensorFlow, eager", "", eager_ratio, ""),
+        ("PyTorch vs TensorFlow, compiled", "", compiled_ratio, ""),
+    ],
+)
 
 # %% [markdown]
 # Published: F. Baruffa, *Deep Learning at Scale using Distributed Frameworks*, Intel, 2019 (the source does not name
-# the machine), and the walk-through *6x training speedup using intel-tensorflow, OMP-settings and numactl*, on a rented
-# machine with 18 cores and 2 NUMA nodes. The limit is the speed of the fastest matrix product of any library here, in
-# the same precision, divided by the operations of an image.
+# the machine); *6x training speedup using intel-tensorflow, OMP-settings and numactl*, 2018, on an E5-2666 v3.
 #
-# Where you are on the way from this machine's default to its fastest, over all labs that you have run:
-
-# %%
-ladder.show(results)
-
-# %% [markdown]
 # Next: [lab 04](04_fewer_bits.ipynb), with fewer bits.

@@ -1461,7 +1461,7 @@ by_layer.style.format(form, na_rep="")
 
 # %% [markdown]
 # Which layers gain least? Pooling multiplies nothing. A convolution with one input channel does few operations per byte
-# that it moves: a likely reason, which lab 03 measures with a roofline.
+# that it moves: a likely reason, which lab 02 measures with a roofline.
 #
 # ### AMX: tiles
 #

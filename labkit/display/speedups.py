@@ -25,6 +25,7 @@ class Step(NamedTuple):
 STEPS = {
     "graph": Step("01", "graph vs eager Python"),
     "onednn": Step("02", "oneDNN vs Eigen"),
+    "norm": Step("03", "fused vs Keras 3's normalisation"),
     "threads": Step("03", "threads set vs default"),
     "precision": Step("03", "bfloat16 vs float32"),
     "batch": Step("03", "best batch size vs default"),

@@ -1,7 +1,7 @@
 import pytest
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
-from labkit.bench.op_profile import read_profile
+from labkit.bench.op_profile import read_operations, read_profile
 from labkit.system.errors import LabError
 
 
@@ -27,6 +27,7 @@ def test_the_times_of_a_type_are_summed_over_threads(tmp_path):
         [("net/conv2/convolution:Conv2D", 2.0)],
     )
     assert read_profile(tmp_path) == {"Conv2D": 3.5, "_MklNativeFusedConv2D": 0.25}
+    assert read_operations(tmp_path)["net/conv1/Relu:_MklNativeFusedConv2D"] == 0.25
 
 
 def test_one_disturbed_step_of_three_changes_nothing(tmp_path):
