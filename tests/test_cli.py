@@ -144,14 +144,14 @@ def test_bench_divides_the_steps_between_rounds_and_reports_missing_configuratio
     def compare(names, *flags, rounds):
         calls.append((names, flags, rounds))
         result = {"images_per_second": 2.0, "gflops": 1.0}
-        return configurations.Comparison({"eigen": [result] * rounds}, {"openmp": "not here: ./lab setup --openmp"})
+        return configurations.Comparison({"eigen": [result] * rounds}, {"torch": "not here: ./lab setup --torch"})
 
     monkeypatch.setattr(configurations, "compare", compare)
     out = tmp_path / "out.json"
-    flags = ("--config=eigen,openmp", "--rounds=4", "--num_batches=10", "--model=mnist", f"--json={out}")
+    flags = ("--config=eigen,torch", "--rounds=4", "--num_batches=10", "--model=mnist", f"--json={out}")
     assert run(monkeypatch, "bench", *flags) == 1
-    assert calls == [(["eigen", "openmp"], ("--model=mnist", "--num_batches=3"), 4)]
-    assert "./lab setup --openmp" in capsys.readouterr().out
+    assert calls == [(["eigen", "torch"], ("--model=mnist", "--num_batches=3"), 4)]
+    assert "./lab setup --torch" in capsys.readouterr().out
     assert json.loads(out.read_text())["results"]["eigen"][3]["images_per_second"] == 2
 
 

@@ -32,10 +32,8 @@ HANGS = "import os, time; open('hanging', 'w').write(str(os.getpid())); time.sle
 UV = f"""#!/usr/bin/env bash
 echo "${{UV_OFFLINE:-online}} $*" >>uv-calls
 [[ $1 != export ]] || exit 0
-[[ $1 != python ]] || {{ echo /usr/bin/python3.11; [[ ! -f no-python3.11 ]]; exit; }}
 case $* in
   *--no-install-package*) what=packages ;;
-  *env/openmp*) what=openmp ;;
   *--target*) what=torch ;;
   sync*) what=horovod ;;
 esac
@@ -47,13 +45,12 @@ case $what in
     [[ ! -f fails-torch-without-index || $* == *" --index "* ]] || exit 1
     while [[ $1 != --target ]]; do shift; done; mkdir -p "$2/torch/distributed/fsdp" "$2/torch/_dynamo" ;;
   horovod) mkdir -p .venv/lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages/horovod ;;
-  packages | openmp)
-    venv=.venv; [[ $what != openmp ]] || venv=env/openmp/.venv
-    mkdir -p $venv/bin
-    echo "VIRTUAL_ENV='$PWD/$venv'" >$venv/bin/activate
-    printf '#!/usr/bin/env bash\\nPYTHONPATH=%q exec {sys.executable} "$@"\\n' "$PWD" >$venv/bin/python
-    printf '#!/usr/bin/env bash\\necho "labkit $*"\\n' >$venv/bin/labkit
-    chmod +x $venv/bin/python $venv/bin/labkit ;;
+  packages)
+    mkdir -p .venv/bin
+    echo "VIRTUAL_ENV='$PWD/.venv'" >.venv/bin/activate
+    printf '#!/usr/bin/env bash\\nPYTHONPATH=%q exec {sys.executable} "$@"\\n' "$PWD" >.venv/bin/python
+    printf '#!/usr/bin/env bash\\necho "labkit $*"\\n' >.venv/bin/labkit
+    chmod +x .venv/bin/python .venv/bin/labkit ;;
 esac
 """
 APT = """#!/bin/sh
@@ -513,11 +510,11 @@ def test_a_path_that_programs_would_split_is_refused_before_any_work(checkout, t
     assert checkout.read("uv-calls") == ""
 
 
-def install_extra(checkout: Checkout, name: str) -> subprocess.CompletedProcess:
-    """Run the last part of `./lab setup --torch` or `--openmp`."""
+def install_torch(checkout: Checkout) -> subprocess.CompletedProcess:
+    """Run the last part of `./lab setup --torch`."""
     assert checkout.run("setup")[0] == 0
     return subprocess.run(
-        [checkout.folder / ".venv/bin/python", "-c", f"from labkit.cli import setup; setup.install_{name}()"],
+        [checkout.folder / ".venv/bin/python", "-c", "from labkit.cli import setup; setup.install_torch()"],
         cwd=checkout.folder,
         env={"PATH": str(checkout.path), "PIP_FIND_LINKS": "/wheels"},
         capture_output=True,
@@ -529,7 +526,7 @@ def install_extra(checkout: Checkout, name: str) -> subprocess.CompletedProcess:
 @pytest.mark.parametrize("only_its_index", [False, True])
 def test_pytorch_comes_from_pips_sources_or_its_own_index(checkout, only_its_index):
     checkout.touch(*["fails-torch-without-index"] * only_its_index)
-    completed = install_extra(checkout, "torch")
+    completed = install_torch(checkout)
     assert (completed.returncode, completed.stderr) == (0, "")
     installs = [call for call in checkout.read("uv-calls").splitlines() if "--target" in call]
     assert all("--find-links /wheels" in call for call in installs)
@@ -544,33 +541,6 @@ def test_if_pytorch_is_unavailable_an_old_installation_is_kept(checkout):
     old = checkout.folder / "env/torch/packages/old"
     old.mkdir(parents=True)
     checkout.touch("fails-torch")
-    completed = install_extra(checkout, "torch")
+    completed = install_torch(checkout)
     assert "UV_FIND_LINKS=FOLDER ./lab setup --torch resumes" in completed.stderr
     assert old.exists()
-
-
-def test_the_openmp_build_has_a_separate_environment(checkout):
-    checkout.touch("fails-openmp")
-    completed = install_extra(checkout, "openmp")
-    assert completed.returncode
-    assert "is .lab/setup-openmp.log; ./lab setup --openmp resumes" in completed.stderr
-    assert "no openmp available" in completed.stderr
-    (checkout.folder / "fails-openmp").unlink()
-    completed = install_extra(checkout, "openmp")
-    assert (completed.returncode, completed.stderr) == (0, "")
-    assert (checkout.folder / "env/openmp/.venv/bin/python").exists()
-    assert "bytecode" in checkout.read(".lab/setup-openmp.log")
-    assert " --python /usr/bin/python3.11" in checkout.read("uv-calls").splitlines()[-1]
-
-
-@pytest.mark.parametrize("lack", ["it needs Python 3.11, .*", "it has no package for Arm."])
-def test_the_openmp_build_is_skipped_on_machines_that_cannot_run_it(checkout, lack):
-    if "Python" in lack:
-        checkout.touch("no-python3.11")
-    else:
-        with (checkout.folder / "sitecustomize.py").open("a") as file:
-            file.write("import platform\nplatform.machine = lambda: 'aarch64'\n")
-    completed = install_extra(checkout, "openmp")
-    assert (completed.returncode, completed.stderr) == (0, "")
-    assert re.fullmatch(f"Skipping the 2023 TensorFlow: {lack}\n", completed.stdout)
-    assert "openmp" not in checkout.made()

@@ -1,6 +1,5 @@
 """The benchmark: images per second that a network trains on, or classifies, on these cores.
 
-`python -m labkit.bench` measures in one process, with TensorFlow or PyTorch; it needs only one of these and NumPy, so
-it runs in every environment of the kit. `labkit.bench.configurations` compares configurations, each in its own
-processes.
+`python -m labkit.bench` measures in one process, with TensorFlow or PyTorch. `labkit.bench.configurations`
+compares configurations, each in its own processes.
 """

@@ -19,7 +19,7 @@ LEARNING_RATE = 0.01
 
 CONFIG = (
     "compare alternately, by comma-separated names: eigen (oneDNN off), onednn (what pip installs), torch (PyTorch), "
-    "openmp (TensorFlow 2.14 with OpenMP, from ./lab setup --openmp), each with any of these suffixes, in this order: "
+    "each with any of these suffixes, in this order: "
     "-compile (torch), -threads (one per core, one operation at a time), -intel (torch, on Intel's OpenMP instead of "
     "GNU's), -spin or -sleep (torch, waiting threads), -bf16, -fused and -xla (TensorFlow), -huge (2 MB pages), "
     "-interleave (over NUMA nodes); or all, from default to fast"

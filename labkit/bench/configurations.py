@@ -8,7 +8,6 @@ import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from rich.table import Column, Table
@@ -21,7 +20,6 @@ from labkit.system import compiler, files, load, paths, processes
 from labkit.system.cores import usable_machine
 from labkit.system.errors import LabError
 from labkit.system.machine import HUGE_PAGES, Machine, huge_pages_problem
-from labkit.system.statistics import Ratio, ratios
 from labkit.system.terminal import plain_table
 
 TIME_LIMIT_S = 1800.0  # per process
@@ -41,7 +39,6 @@ _CLEARED = (
     "GLIBC_TUNABLES",
 )
 PYTORCH, COMPILED = "--framework=pytorch", "--torch_compile"
-STOCK, OPENMP = Path(sys.executable), paths.OPENMP_PYTHON
 # The suffixes of configuration names, in the order in which they are written, and their meanings.
 SUFFIXES = {
     "compile": "compiled by torch.compile",
@@ -70,8 +67,6 @@ class Configuration:
     ----------
     description : str
         One line.
-    python : Path
-        The Python of its environment.
     env : mapping of str to object
         Environment variables; values are converted to text.
     flags : tuple of str
@@ -81,7 +76,6 @@ class Configuration:
     """
 
     description: str
-    python: Path = STOCK
     env: Mapping[str, object] = field(default_factory=dict)
     flags: tuple[str, ...] = ()
     prefix: tuple[str, ...] = ()
@@ -90,16 +84,12 @@ class Configuration:
         """Return the command that runs it from the checkout's root."""
         variables = [f"{name}={_shown(value)}" for name, value in self.env.items()]
         return " ".join(
-            [*variables, *self.prefix, _shown(self.python), "-m labkit.bench", *self.flags, *map(str, flags)]
+            [*variables, *self.prefix, _shown(sys.executable), "-m labkit.bench", *self.flags, *map(str, flags)]
         )
 
     @property
     def missing(self) -> str:
         """The reason why it cannot run on this machine, and the remedy; empty if it can."""
-        if not self.python.exists():
-            if self.python == OPENMP:
-                return "the 2023 TensorFlow is missing. With Python 3.11, `./lab setup --openmp` installs it: 1.2 GB"
-            return f"{_shown(self.python)} does not exist"
         if PYTORCH in self.flags and (why := torch_ranks.obstacle()):
             return why
         if "LD_PRELOAD" in self.env and platform.machine() != "x86_64":
@@ -122,7 +112,7 @@ def _shown(value: object) -> str:
 def known(machine: Machine | None = None) -> dict[str, Configuration]:
     """Return the kit's configurations by name, with thread counts for this machine.
 
-    A name is a base, `eigen`, `onednn`, `torch` or `openmp`, followed by any suffixes that it supports, in the order of
+    A name is a base, `eigen`, `onednn` or `torch`, followed by any suffixes that it supports, in the order of
     `SUFFIXES`, such as `onednn-threads-bf16-huge`.
 
     PyTorch's threads are OpenMP's: `-threads` sets their number. PyTorch ships GNU's OpenMP; `-intel` preloads Intel's,
@@ -132,8 +122,6 @@ def known(machine: Machine | None = None) -> dict[str, Configuration]:
     """
     cores = (machine or usable_machine()).usable_cores
     onednn = {"TF_ENABLE_ONEDNN_OPTS": 1}
-    # fine: one hardware thread each; compact,1,0: neighbours on adjacent cores, SMT siblings last.
-    kmp = {"OMP_NUM_THREADS": cores, "KMP_AFFINITY": "granularity=fine,compact,1,0", "KMP_BLOCKTIME": 1}
     # A network's layers wait for each other: one operation at a time, with all cores.
     one_at_a_time = Configuration("", flags=(f"--num_intra_threads={cores}", "--num_inter_threads=1"))
     common = {
@@ -157,10 +145,6 @@ def known(machine: Machine | None = None) -> dict[str, Configuration]:
         "eigen": (Configuration("TensorFlow's own kernels", env={"TF_ENABLE_ONEDNN_OPTS": 0}), tensorflow),
         "onednn": (Configuration("oneDNN on TensorFlow's threads", env=onednn), tensorflow),
         "torch": (Configuration("PyTorch", flags=(PYTORCH,)), pytorch),
-        "openmp": (
-            Configuration("oneDNN on OpenMP threads, TensorFlow 2.14 of 2023", OPENMP, onednn),
-            tensorflow | {"threads": replace(one_at_a_time, env=kmp)},
-        ),
     }
     configurations = {name: base for name, (base, _) in bases.items()}
     for suffix, description in SUFFIXES.items():
@@ -210,17 +194,9 @@ class Comparison(NamedTuple):
         """Return the images per second of each configuration."""
         return {name: summarize(self.rates(name), "images/s", self.source, (self.others,)) for name in self.results}
 
-    def rate(self, name: str) -> float:
-        """Return images per second: the geometric mean of the rounds, consistent with `ratio`."""
-        return statistics.geometric_mean(self.rates(name))
-
     def gflops(self, name: str) -> float:
         """Return GFLOP/s in convolutions and matmuls: the geometric mean of the rounds."""
         return statistics.geometric_mean(result["gflops"] for result in self.results[name])
-
-    def ratio(self, name: str, reference: str) -> Ratio:
-        """Return the ratio of its speed to that of `reference`; the interval reflects the noise of these two."""
-        return ratios({key: self.rates(key) for key in (name, reference)}, reference)[name]
 
 
 def compare(
@@ -320,12 +296,10 @@ def run(configuration: Configuration, *flags: object) -> tuple[str, ...]:
     LabError
         When it fails, with its last lines, or times out.
     """
-    command = [*configuration.prefix, str(configuration.python), "-m", "labkit.bench"]
-    # labkit is not installed in the other environment
-    path = {"PYTHONPATH": paths.ROOT} if configuration.python != STOCK else {}
+    command = [*configuration.prefix, sys.executable, "-m", "labkit.bench"]
     done = processes.run(
         [*command, *configuration.flags, *map(str, flags)],
-        env=dict.fromkeys(_CLEARED) | path | dict(configuration.env),
+        env=dict.fromkeys(_CLEARED) | dict(configuration.env),
         timeout=TIME_LIMIT_S,
     )
     if done.failure:

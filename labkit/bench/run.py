@@ -51,12 +51,8 @@ def _measure(config: BenchConfig, hvd: Any) -> None:
 
 
 def _horovod() -> Any:
-    try:
-        import horovod.tensorflow as hvd
-    except ImportError as error:
-        raise LabError(
-            "the OpenMP environment has no Horovod: use the kit's own environment for --variable_update=horovod."
-        ) from error
+    import horovod.tensorflow as hvd
+
     hvd.init()
     return hvd
 

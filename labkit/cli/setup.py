@@ -1,4 +1,4 @@
-"""The second half of set-up, run in the new environment: Horovod and bytecode; on request PyTorch and OpenMP.
+"""The second half of set-up, run in the new environment: Horovod and bytecode; on request PyTorch.
 
 The script `lab` creates the environment with all packages except Horovod, then runs `python -m labkit.cli.setup`.
 Compiling Horovod takes longest; independent steps run concurrently.
@@ -202,25 +202,6 @@ def install_torch() -> None:
     shutil.copy(requirements, part)
     shutil.rmtree(packages, ignore_errors=True)
     part.rename(packages)
-
-
-def install_openmp() -> None:
-    """Create the environment in `env/openmp/.venv` with a TensorFlow from 2023 that was built with OpenMP.
-
-    Skip it with a message if no Python fits. Raises LabError if its packages can't be installed.
-    """
-    if platform.machine() != "x86_64":
-        print("Skipping the 2023 TensorFlow: it has no package for Arm.")
-        return
-    uv, project = processes.uv(), paths.ENV / "openmp"
-    find, fetch = (_words(uv, "python", verb, "3.11") for verb in ("find", "install"))
-    if processes.run(["sh", "-c", f"{find} || {fetch}"]).failure:
-        print("Skipping the 2023 TensorFlow: it needs Python 3.11, which is not installed and uv could not download.")
-        return
-    os.environ["LAB_AGAIN"] = "./lab setup --openmp"
-    sync = _words(uv, "sync", "--locked", *PLATFORM, "--project", project)
-    script = f'{sync} --python "$({find})" && {bytecode(paths.OPENMP_PYTHON)}'
-    run(launch("2023 TensorFlow with OpenMP: 1.2 GB", "setup-openmp", script))
 
 
 def _words(*words: str | Path) -> str:

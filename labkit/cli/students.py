@@ -31,24 +31,18 @@ def setup(
     torch: Annotated[
         bool, typer.Option("--torch", help="add PyTorch for CPUs, for labs 03 and 11: 1 GB, half a minute")
     ] = False,
-    openmp: Annotated[
-        bool,
-        typer.Option("--openmp", help="add the 2023 TensorFlow with OpenMP, for a section of lab 03: 1.2 GB"),
-    ] = False,
 ) -> None:
     """Create or repair the environment. Other commands do this when needed.
 
     It goes into `.venv`: 3 GB, about two minutes, over the network. The log is `.lab/setup.log`. After an interruption,
     the same command resumes. Packages for teaching and for writing labs are added by the first command that needs them;
-    add them here before a day without a network. PyTorch and the 2023 TensorFlow are added only with `--torch` and
-    `--openmp`, in separate folders.
+    add them here before a day without a network. PyTorch is added only with `--torch`, in a
+    separate folder.
     """
-    from labkit.cli.setup import install_openmp, install_torch
+    from labkit.cli.setup import install_torch
 
     if torch:
         install_torch()
-    if openmp:
-        install_openmp()
     print("The environment is ready. Next: ./lab start")  # the script `lab` has created it, or this could not run
     if os.geteuid() == 0 and (reason := account_access.problem()):
         print(f"Other accounts (a hub's students, say) can't use it: {reason}. For them, {account_access.REMEDY}.")

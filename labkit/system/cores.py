@@ -18,7 +18,7 @@ Names belong to a network namespace, so containers with separate networks do not
 without this kit are not seen either. Holding all names on purpose makes other runs unbound; it does not block them.
 Only slots rely on users trusting each other: anyone could hold one forever.
 
-Standard library only: the OpenMP environment doesn't have psutil.
+Standard library only.
 """
 
 import contextlib

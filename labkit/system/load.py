@@ -4,8 +4,7 @@
 time (/proc/stat), including time that a hypervisor took away (steal), minus the time of this process and its
 descendants (/proc/PID/stat). The control group reports for how long a CPU quota throttled this process.
 
-This module reads these files itself: psutil numbers CPUs by their order, not as the kernel does, and is missing from
-some of the environments that measure.
+This module reads these files itself: psutil numbers CPUs by their order, not as the kernel does.
 """
 
 import contextlib

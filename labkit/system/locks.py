@@ -1,7 +1,6 @@
 """File locks (flock(2)): they serialise writers of a file and users of a folder, and show that a process is alive.
 
-The kernel frees a lock when the last process that has the file open ends, however it ends. Standard library only: the
-OpenMP environment uses this too.
+The kernel frees a lock when the last process that has the file open ends, however it ends.
 """
 
 import contextlib

@@ -10,7 +10,6 @@ COPIES_RECORD = ".lab-copies.json"  # the record of the copies in such a folder
 SOLUTIONS = ROOT / "solutions"
 DATA = ROOT / "data"
 ENV = ROOT / "env"
-OPENMP_PYTHON = ENV / "openmp" / ".venv" / "bin" / "python"  # with OpenMP in TensorFlow
 
 
 def writable(folder: Path) -> Path:
