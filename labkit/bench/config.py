@@ -25,7 +25,7 @@ CONFIG = (
     "-interleave (over NUMA nodes); or all, from default to fast"
 )
 _TENSORFLOW_ONLY = (
-    *("optimizer", "variable_update", "fused_batch_norm", "fused_shortcuts", "xla_compile", "mkl"),
+    *("optimizer", "variable_update", "fused_shortcuts", "xla_compile", "mkl"),
     "trace_file",
 )
 
@@ -57,7 +57,6 @@ class BenchConfig:
     device: Annotated[Literal["cpu", "CPU"], Flag("the only device")] = "cpu"
     data_format: Annotated[Literal["NHWC", "NCHW"], Flag("layout of the images")] = "NHWC"
     use_fp16: Annotated[bool, Flag("16-bit activations: bfloat16 on a CPU. Weights stay in float32")] = False
-    fused_batch_norm: Annotated[bool, Flag("batch norm as one operation; if off, as in Keras 3")] = True
     fused_shortcuts: Annotated[bool, Flag("residual networks: compile each shortcut's sum and ReLU with XLA")] = False
     xla_compile: Annotated[bool, Flag("compile the step with XLA")] = False
     torch_compile: Annotated[bool, Flag("compile the PyTorch network, over a minute the first time")] = False

@@ -64,7 +64,7 @@ def graph_for(config: BenchConfig) -> trace.StepGraph:
 
 def _network(config: BenchConfig) -> Network:
     dtype = tf.bfloat16 if config.use_fp16 else tf.float32
-    return Network(config.model, config.data_format, dtype, config.fused_batch_norm, config.fused_shortcuts)
+    return Network(config.model, config.data_format, dtype, config.fused_shortcuts)
 
 
 def _step(config: BenchConfig, network: Network, hvd: Any = None) -> steps.Step:

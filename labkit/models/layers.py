@@ -19,7 +19,6 @@ SEED = 1234  # for the weights
 class WithWeights(Protocol):
     """The interface of a network that its layers use."""
 
-    fused_batch_norm: bool
     fused_shortcuts: bool
 
     def variable(self, name: str, make: Callable[[], tf.Tensor], trained: bool = True) -> tf.Variable:
@@ -55,10 +54,6 @@ class Pass:
     def channel_axis(self) -> int:
         """The axis of the channels in the layout."""
         return 3 if self.data_format == "NHWC" else 1
-
-    @property
-    def _spatial_axes(self) -> list[int]:
-        return [1, 2] if self.data_format == "NHWC" else [2, 3]
 
     def conv(self, x, filters, kernel, stride=1, padding="SAME", bias=False):
         """Return a convolution; the kernel is square, or (height, width)."""
@@ -128,8 +123,6 @@ class Pass:
             network.variable(f"{self._layer}/{name}", functools.partial(make, shape), trained=False)
             for name, make in (("mean", tf.zeros), ("variance", tf.ones))
         )
-        if not network.fused_batch_norm:
-            return self._unfused(x, scale, offset, mean, variance)
         y, new_mean, new_variance, *_ = tf.raw_ops.FusedBatchNormV3(
             x=x,
             scale=scale,
@@ -145,18 +138,6 @@ class Pass:
             mean.assign(new_mean)
             variance.assign(new_variance)
         return y
-
-    def _unfused(self, x, scale, offset, mean, variance):
-        """Return batch norm as Keras 3 computes it: in float32, one small operation after the other."""
-        wide = tf.cast(x, tf.float32)
-        broadcast = [1, -1, 1, 1] if self.data_format == "NCHW" else [1, 1, 1, -1]
-        batch_mean, batch_variance = mean, variance
-        if self.training:
-            batch_mean, batch_variance = tf.nn.moments(wide, [0, *self._spatial_axes])
-            for average, current in ((mean, batch_mean), (variance, batch_variance)):
-                average.assign(MOMENTUM * average + (1 - MOMENTUM) * current)
-        parts = [tf.reshape(part, broadcast) for part in (batch_mean, batch_variance, offset, scale)]
-        return tf.cast(tf.nn.batch_normalization(wide, *parts, EPSILON), x.dtype)
 
     def conv_norm(self, x, filters, kernel, stride=1, padding="SAME", activation: Literal["relu"] | None = "relu"):
         """Return convolution, batch norm, and a ReLU unless `activation` is None."""
@@ -183,7 +164,7 @@ class Pass:
 
     def average(self, x):
         """Return the mean over all positions: (n, channels)."""
-        return tf.reduce_mean(x, self._spatial_axes)
+        return tf.reduce_mean(x, [1, 2] if self.data_format == "NHWC" else [2, 3])
 
     def join(self, parts):
         """Return the parts as channels of one tensor."""

@@ -19,8 +19,6 @@ class Network:
         The layout of its images.
     dtype : tf.DType
         The activations' precision; weights are float32.
-    fused_batch_norm : bool
-        Whether a batch norm is one operation, or several as in Keras 3.
     fused_shortcuts : bool
         Whether XLA fuses a shortcut's addition with its ReLU into one pass through memory, and their gradients too.
 
@@ -40,11 +38,10 @@ class Network:
         model: str,
         data_format: str = "NHWC",
         dtype: tf.DType = tf.float32,
-        fused_batch_norm: bool = True,
         fused_shortcuts: bool = False,
     ):
         self.model, self.data_format, self.dtype = MODELS[model], data_format, dtype
-        self.fused_batch_norm, self.fused_shortcuts = fused_batch_norm, fused_shortcuts
+        self.fused_shortcuts = fused_shortcuts
         self.weights: list[tf.Variable] = []
         self.averages: list[tf.Variable] = []
         self._variables: dict[str, tf.Variable] = {}

@@ -52,13 +52,13 @@ def test_invalid_flags_are_one_line_errors(args, message):
 
 
 def test_a_configuration_survives_a_round_trip_through_flags(tmp_path):
-    config = parse(["--model=mnist", "--nofused_batch_norm", "--use_fp16", "--mkl=false", f"--json={tmp_path}/x"])
+    config = parse(["--model=mnist", "--fused_shortcuts", "--use_fp16", "--mkl=false", f"--json={tmp_path}/x"])
     again = parse(config.as_flags())
     assert again == config
     assert config.as_flags(without=("json", "mkl")) == [
         "--model=mnist",
         "--use_fp16=True",
-        "--fused_batch_norm=False",
+        "--fused_shortcuts=True",
     ]
 
 
