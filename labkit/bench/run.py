@@ -1,5 +1,6 @@
 """Run one measurement with TensorFlow, in this process."""
 
+import functools
 from typing import Any
 
 import tensorflow as tf
@@ -44,7 +45,8 @@ def _measure(config: BenchConfig, hvd: Any) -> None:
 
     def write_trace() -> None:
         if rank == 0 and config.trace_file:
-            files.write(config.trace_file, trace.timeline_of(graph_for(config)))
+            makers = functools.partial(_network, config), functools.partial(_step, config)
+            files.write(config.trace_file, trace.timeline_of(*makers, config.batch_size))
 
     flops = network.flops if config.forward_only else network.flops_training
     measurement.time(lambda: float(step(*next(batches))), flops, write_trace)
@@ -55,11 +57,6 @@ def _horovod() -> Any:
 
     hvd.init()
     return hvd
-
-
-def graph_for(config: BenchConfig) -> trace.StepGraph:
-    """Return the measured step as a TensorFlow 1 graph, without other ranks."""
-    return trace.step_graph(lambda: _network(config), lambda network: _step(config, network), config.batch_size)
 
 
 def _network(config: BenchConfig) -> Network:

@@ -1,7 +1,6 @@
-"""Trace one step: its graph, and its timeline for chrome://tracing."""
+"""Trace one step: its timeline for chrome://tracing."""
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import tensorflow as tf
 from tensorflow.python.client import timeline  # no public API
@@ -12,26 +11,10 @@ from labkit.models.networks import Network
 WARM_UP = 3  # steps that are not recorded: the first allocates memory, the second some more
 
 
-class StepGraph(NamedTuple):
-    """A step as a TensorFlow 1 graph.
+def timeline_of(make_network: Callable[[], Network], make_step: Callable[[Network], Step], batch_size: int) -> str:
+    """Return the timeline of a step on random images, for chrome://tracing or https://ui.perfetto.dev.
 
-    Attributes
-    ----------
-    graph : tf.Graph
-        The whole graph, including variable creation.
-    step : tf.Tensor
-        The loss, available after all weights are updated.
-    network : Network
-        The network in the graph.
-    """
-
-    graph: tf.Graph
-    step: tf.Tensor
-    network: Network
-
-
-def step_graph(make_network: Callable[[], Network], make_step: Callable[[Network], Step], batch_size: int) -> StepGraph:
-    """Return the graph of a step on random images.
+    The step runs in a session, since a `tf.function` does not record operation times.
 
     Parameters
     ----------
@@ -42,7 +25,8 @@ def step_graph(make_network: Callable[[], Network], make_step: Callable[[Network
     batch_size : int
         Images in the step.
     """
-    with tf.Graph().as_default() as graph:
+    v1 = tf.compat.v1
+    with tf.Graph().as_default() as graph, v1.Session() as session:
         network = make_network()
         height, width, channels = network.model.shape
         shape = (height, width, channels) if network.data_format == "NHWC" else (channels, height, width)
@@ -50,21 +34,12 @@ def step_graph(make_network: Callable[[], Network], make_step: Callable[[Network
         labels = tf.Variable(tf.random.uniform((batch_size,), 0, network.model.classes, tf.int32), trainable=False)
         loss = make_step(network)(images.read_value(), labels.read_value())
         with tf.control_dependencies([op for op in graph.get_operations() if op.type.startswith("ResourceApply")]):
-            return StepGraph(graph, tf.identity(loss), network)
-
-
-def timeline_of(step_graph: StepGraph) -> str:
-    """Return the timeline of a step for chrome://tracing or https://ui.perfetto.dev.
-
-    The step runs in a session, since a `tf.function` does not record operation times.
-    """
-    v1 = tf.compat.v1
-    with step_graph.graph.as_default(), v1.Session() as session:
+            step = tf.identity(loss)  # when all weights are updated
         session.run(v1.global_variables_initializer())
         for _ in range(WARM_UP):
-            session.run(step_graph.step)
+            session.run(step)
         options = v1.RunOptions(trace_level=v1.RunOptions.FULL_TRACE)
         metadata = v1.RunMetadata()
-        session.run(step_graph.step, options=options, run_metadata=metadata)
+        session.run(step, options=options, run_metadata=metadata)
     trace: str = timeline.Timeline(metadata.step_stats).generate_chrome_trace_format()
     return trace

@@ -45,50 +45,22 @@ def bench(config: BenchConfig) -> None:
     raise SystemExit(1 if comparison.failed else 0)
 
 
-@command(epilog="Example: `./lab roofline --model resnet50 --batch_size 16`")
+@command(epilog="Example: `./lab roofline --again`")
 def roofline(
     again: Annotated[
         bool, typer.Option("--again", help="measure again; by default each machine is measured once")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print the results as JSON, for programs")] = False,
-    model: Annotated[
-        str | None, typer.Option(help="also measure a step of this `lab bench` network and compare it with its limit")
-    ] = None,
-    batch_size: Annotated[int, typer.Option("--batch_size", help="images per step", min=1)] = 16,
-    use_fp16: Annotated[bool, typer.Option("--use_fp16", help="activations in bfloat16")] = False,
-    forward_only: Annotated[bool, typer.Option("--forward_only", help="inference instead of training")] = False,
-    configuration: Annotated[
-        str, typer.Option("--config", help="the `lab bench` configuration for the step")
-    ] = "onednn",
 ) -> None:
     """Measure this machine's limits: matmuls in 32, 16 and 8 bits, and memory bandwidth.
 
     Each machine is measured once; --again repeats it. Results are stored in this checkout's `.lab/`, or in
     `~/.local/state/labkit/` if the checkout is not yours.
-
-    With --model, also compute a network's limit, taking the longer of compute and memory time for each operation, and
-    show which operations miss it by most.
     """
     from labkit.roofline import measure
 
-    if model is None:
-        limits = measure.limits(again)
-        print(json.dumps(limits.as_dict(), indent=2)) if as_json else measure.render(limits, terminal.console())
-        return
-    from labkit.bench import configurations
-
-    chosen = configurations.choose([configuration]).get(configuration)
-    if chosen and configurations.PYTORCH in chosen.flags:
-        raise LabError("a step's limit is a sum over TensorFlow operations: name a TensorFlow configuration.")
-    if chosen is None or chosen.missing:
-        raise LabError(chosen.missing if chosen else "a step runs in one configuration: name one, not all.")
-    shape = [f"--batch_size={batch_size}", *["--use_fp16"] * use_fp16, *["--forward_only"] * forward_only]
-    config = flags.parse(BenchConfig, [f"--model={model}", *shape, *chosen.flags], "lab roofline")
-    config.set_variables()
-    from labkit.roofline import step_bound
-
-    step = step_bound.measure_step(config, measure.limits(again), chosen)
-    print(json.dumps(step.as_dict(), indent=2)) if as_json else step_bound.render(step, terminal.console())
+    limits = measure.limits(again)
+    print(json.dumps(limits.as_dict(), indent=2)) if as_json else measure.render(limits, terminal.console())
 
 
 @command(epilog="Example: `./lab tune --minutes 20 --metric 'speed: (.*)' -- python train.py`")

@@ -146,6 +146,8 @@ def test_missing_optional_software_is_reported_with_a_remedy(monkeypatch, known,
     monkeypatch.setattr(configurations.platform, "machine", lambda: "aarch64")
     assert known["torch"].missing == ""
     assert known["torch-intel"].missing == "there is no package of Intel's OpenMP for Arm"
+    monkeypatch.setattr(configurations, "huge_pages_problem", lambda: "no such pages")
+    assert known["onednn-huge"].missing == "no such pages"
     assert "for torch.compile, there is no compiler no-such-compiler. To install" in known["torch-compile"].missing
 
 
