@@ -199,12 +199,7 @@ class Comparison(NamedTuple):
         return statistics.geometric_mean(result["gflops"] for result in self.results[name])
 
 
-def compare(
-    configurations: Sequence[str] | Mapping[str, Configuration],
-    *flags: object,
-    rounds: int = 3,
-    where: str = "",
-) -> Comparison:
+def compare(configurations: Sequence[str] | Mapping[str, Configuration], *flags: object, rounds: int = 3) -> Comparison:
     """Run configurations alternately, so that lasting noise affects all of them, and print each result.
 
     Parameters
@@ -215,8 +210,6 @@ def compare(
         Flags of `python -m labkit.bench` for all configurations.
     rounds : int
         Runs of each configuration, each in a separate process.
-    where : str
-        The name of this comparison, such as "section 7": the part to run again if other work used the cores.
 
     Raises
     ------
@@ -233,7 +226,7 @@ def compare(
     if any(COMPILED in configurations[name].flags for name in results):
         print("torch.compile takes over a minute the first time; later runs reuse its result.", flush=True)
     source = Source.now(" ".join([f"lab bench --config {','.join(results)}", *map(str, flags)]))
-    with load.watch(where) as others:
+    with load.watch() as others:
         for number, name in in_rounds(results, rounds):
             if name in failed:
                 continue
