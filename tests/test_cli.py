@@ -31,6 +31,7 @@ def run(monkeypatch, *arguments: str) -> int:
 
 
 def test_cluster_up_without_its_packages_fails_with_one_line(monkeypatch, capsys, tmp_path):
+    monkeypatch.delenv("LAB_WITHOUT", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr("labkit.system.processes.ADMIN_PATH", ())
     assert run(monkeypatch, "cluster", "up") == 2

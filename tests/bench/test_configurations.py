@@ -138,6 +138,7 @@ def test_configurations_that_are_not_installed_are_skipped_with_a_remedy(monkeyp
 
 
 def test_missing_optional_software_is_reported_with_a_remedy(monkeypatch, known, tmp_path):
+    monkeypatch.delenv("LAB_WITHOUT", raising=False)
     monkeypatch.setattr(torch_ranks, "FOLDER", tmp_path)
     assert "(1 GB): ./lab setup --torch" in known["torch"].missing
     monkeypatch.setattr(torch_ranks, "obstacle", lambda: "")
