@@ -2,16 +2,18 @@
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from labkit.system import compiler, cores, processes
+import numpy as np
+
+from labkit.system import compiler, cores, files, processes
 from labkit.system.compiler import obstacle
 from labkit.system.errors import LabError
 from labkit.system.machine import cpu_flags
 from labkit.system.paths import shown
 
-__all__ = ["CHECKED", "FAST", "build", "obstacle", "run"]
+__all__ = ["CHECKED", "FAST", "NoSanitizers", "build", "compute", "obstacle", "run"]
 
 FAST = ("-O3", "-march=native", "-ffp-contract=fast", "-fopenmp")
 CHECKED = (  # stops at the first wrong index or undefined operation, and names its line
@@ -26,6 +28,10 @@ SANITIZERS_MISSING = (
     "libubsan`; elsewhere your distribution's packages of these names. flags=FAST needs neither."
 )
 FOUND = re.compile(r"(?P<place>\S+:\d+):\d+: runtime error: (?P<what>.*)|SUMMARY: \w+: (?P<kind>\S+) (?P<where>.*)")
+
+
+class NoSanitizers(LabError):
+    """The linker lacks the libraries that `CHECKED` needs."""
 
 
 def build(*sources: str | Path, flags: Sequence[str] = FAST) -> Path:
@@ -44,14 +50,14 @@ def build(*sources: str | Path, flags: Sequence[str] = FAST) -> Path:
     paths = [Path(source) for source in sources]
     if missing := next((path for path in paths if not path.is_file()), None):
         raise LabError(f"{missing} does not exist: run the cell that writes it.")
-    files = ", ".join(map(str, paths))
     try:
         parts = compiler.run(["-E", *flags, *compiler.as_c(paths)]), flags, compiler.version(), cpu_flags()
         key = hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
         return compiler.build(f"{paths[0].stem}-{key}", paths, flags)
     except LabError as error:
-        remedy = SANITIZERS_MISSING if "sanitize" in "".join(flags) and NO_SANITIZER.search(str(error)) else error
-        raise LabError(f"{files}: {remedy}") from error
+        if "sanitize" in "".join(flags) and NO_SANITIZER.search(str(error)):
+            raise NoSanitizers(f"{paths[0]}: {SANITIZERS_MISSING}") from error
+        raise LabError(f"{paths[0]}: {error}") from error
 
 
 def run(program: Path, *args: object, threads: int | None = None, timeout: float = 60.0) -> tuple[str, ...]:
@@ -84,3 +90,14 @@ def run(program: Path, *args: object, threads: int | None = None, timeout: float
         raise LabError(f"{name}: {found['what'] or found['kind']} at {shown(place)}.")
     hint = " An index may be out of range: build it with flags=CHECKED to find the line." * ("SIG" in done.failure)
     raise LabError("\n  ".join([f"{name}: {done.failure}.{hint}", *done.errors[-5:]]))
+
+
+def compute(
+    program: Path, arrays: Iterable[np.ndarray], *args: object, threads: int | None = None, timeout: float = 20.0
+) -> np.ndarray:
+    """Run `PROGRAM compute IN OUT ARGS` on arrays in IN, as float32, and return those in OUT; see `run`."""
+    with files.temporary_folder() as folder:
+        source, result = folder / "in", folder / "out"
+        source.write_bytes(b"".join(np.asarray(array, np.float32).tobytes() for array in arrays))
+        run(program, "compute", source, result, *args, threads=threads, timeout=timeout)
+        return np.fromfile(result, np.float32)

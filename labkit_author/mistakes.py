@@ -1,13 +1,13 @@
 """Load the planted mistakes and alternative right answers of a lab's exercises.
 
-They are in `solutions/mistakes/NN.toml` and, for exercises on ranks that are data, in `labkit/exercises/labs/labNN.py`.
+They are in `solutions/mistakes/NN.toml`; those of scripts and C files that are data, in `labkit/exercises/labs`.
 """
 
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-from labkit.exercises.labs import on_ranks
+from labkit.exercises.labs import in_c, on_ranks
 from labkit.system import paths
 from labkit.system.errors import LabError
 from labkit_author.notebooks import BEGIN
@@ -46,19 +46,20 @@ class Change:
 
 def planted(number: str) -> dict[int, list[Change]]:
     """Return the planted mistakes of a lab's exercises, by exercise."""
-    return _load(number, "mistakes") | {
+    ranks = {
         exercise: [
             Change(*script, message=(invariant.__doc__ or "").strip().rstrip(".")) for invariant, script in check.wrong
         ]
         for exercise, check in on_ranks(number).items()
     }
+    c = {n: [Change(*script, message=message) for message, script in check.wrong] for n, check in in_c(number).items()}
+    return _load(number, "mistakes") | ranks | c
 
 
 def right(number: str) -> dict[int, list[Change]]:
     """Return the alternative right answers of a lab's exercises, by exercise."""
-    return _load(number, "right") | {
-        exercise: [Change(*script) for script in check.right] for exercise, check in on_ranks(number).items()
-    }
+    data = {n: of.right for n, of in on_ranks(number).items()} | {n: of.right for n, of in in_c(number).items()}
+    return _load(number, "right") | {n: [Change(*script) for script in scripts] for n, scripts in data.items()}
 
 
 def path(number: str) -> Path:

@@ -77,7 +77,7 @@ def checks(cell: NotebookNode) -> list[tuple[int, str]]:
 def parse(cell: NotebookNode) -> ast.Module:
     """Return the syntax tree of a code cell, with IPython's syntax translated into calls.
 
-    For a `%%writefile` cell, this is the script's syntax tree.
+    For a `%%writefile` cell, this is the script's syntax tree; an empty one if it isn't in Python.
     """
     return _parse(cell.source)
 
@@ -85,7 +85,7 @@ def parse(cell: NotebookNode) -> ast.Module:
 @functools.cache
 def _parse(text: str) -> ast.Module:
     if text.startswith("%%writefile"):
-        text = text.partition("\n")[2]
+        text = text.partition("\n")[2] if re.match(r".*\.py$", text, re.M) else ""
     return ast.parse(TransformerManager().transform_cell(text))
 
 

@@ -25,6 +25,7 @@ from labkit_author.notebooks import BEGIN, END, checks
 # A section's heading, and its planned minutes, which the notebooks don't have.
 HEADING = re.compile(r"^# ## (?P<heading>(?P<number>\d+) · .+?|Questions)(?: \{(?P<plan>.+)\})?$", re.M)
 STUB = f"# {'─' * 20} YOUR CODE HERE {'─' * 20}\nraise NotImplementedError()"
+STUB_IN_C = STUB.partition("\n")[0].replace("#", "//")
 KEPT_METADATA = ("tags", "jupyter")  # cell metadata; `jupyter={"source_hidden": true}` folds a cell in JupyterLab
 
 
@@ -91,9 +92,16 @@ def _read(text: str) -> tuple[NotebookNode, dict[str, Any]]:
         digest = hashlib.sha256(f"{cell.cell_type}\n{cell.source}".encode()).hexdigest()[:8]
         seen[digest] += 1
         metadata = {key: cell.metadata[key] for key in KEPT_METADATA if key in cell.metadata}
+        if writes_c(cell.source):
+            cell.source = re.sub(r"^# ?", "", cell.source, flags=re.M)
         new = nbformat.v4.new_code_cell if cell.cell_type == "code" else nbformat.v4.new_markdown_cell
         notebook.cells.append(new(cell.source, id=f"{digest}-{seen[digest]}", metadata=metadata))
     return notebook, dict(parsed.metadata.get("lab", {}))
+
+
+def writes_c(cell_source: str) -> bool:
+    """Return whether a cell writes a C file; in a source, all its lines are comments."""
+    return bool(re.match(r"%%writefile \S+\.c$", cell_source, re.M))
 
 
 def blank(notebook: NotebookNode) -> NotebookNode:
@@ -110,7 +118,7 @@ def blank(notebook: NotebookNode) -> NotebookNode:
         enforce_metadata=False,
         begin_solution_delimeter=BEGIN,
         end_solution_delimeter=END,
-        code_stub={"python": STUB},
+        code_stub={"python": STUB, "c": STUB_IN_C},
     )
     clear.log.disabled = True  # its messages are in the error below
     blanked = copy.deepcopy(notebook)
@@ -118,7 +126,7 @@ def blank(notebook: NotebookNode) -> NotebookNode:
         if cell.source.count(END) > cell.source.count(BEGIN):
             raise LabError(f"cell {index} has '{END}' without '{BEGIN}' before it:\n{cell.source}")
         try:
-            clear.preprocess_cell(cell, {"language": "python"}, index)
+            clear.preprocess_cell(cell, {"language": "c" if writes_c(cell.source) else "python"}, index)
         except RuntimeError as error:
             raise LabError(f"cell {index}: {error}:\n{cell.source}") from error
     return blanked

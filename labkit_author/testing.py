@@ -12,7 +12,7 @@ from labkit.system.machine import this_machine
 from labkit_author import changed, sources
 
 # The tests of all exercises that are data.
-TABLES = [f"tests/exercises/engine/test_{kind}.py" for kind in ("references", "on_ranks")]
+TABLES = [f"tests/exercises/engine/test_{kind}.py" for kind in ("references", "on_ranks", "in_c")]
 GIB_PER_WORKER = 2  # TensorFlow in a worker, and in the notebook or ranks it starts
 MAX_WORKERS = 16
 

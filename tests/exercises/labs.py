@@ -13,6 +13,7 @@ from labkit.exercises.engine.answers import remember_lines
 from labkit.exercises.engine.checker import Checker, checker
 from labkit_author import changed, mistakes, sources
 from labkit_author.mistakes import Change
+from labkit_author.notebooks import BEGIN, END
 
 
 class Student:
@@ -39,6 +40,8 @@ class Student:
         if text.startswith("%%writefile"):
             head, _, script = text.partition("\n")
             path = Path(head.split()[-1])
+            if path.suffix == ".c":  # where the markers are no comments
+                script = "\n".join(line for line in script.split("\n") if line.strip() not in (BEGIN, END))
             path.parent.mkdir(exist_ok=True)
             path.write_text(script + "\n")
             return str(path)

@@ -45,6 +45,16 @@ def test_solved_notebook_has_solutions_without_markers_and_the_same_ids(write_so
     assert [cell.id for cell in solved.cells] == [cell.id for cell in notebook.cells]
 
 
+def test_c_is_a_comment_in_the_source_and_code_in_the_notebook(write_source):
+    c = "#include <math.h>\n\nint f(void) {\n    ### BEGIN SOLUTION\n    return 1 % 2;\n    ### END SOLUTION\n}"
+    cell = "# %%writefile work/f.c\n" + "\n".join(f"# {line}".rstrip() for line in c.split("\n"))
+    notebook = sources.read(write_source(cell, 'f = check(1, "work/f.c")'))
+    assert notebook.cells[0].source == f"%%writefile work/f.c\n{c}"
+    blanked = sources.blank(notebook).cells[0].source
+    assert blanked == f"%%writefile work/f.c\n#include <math.h>\n\nint f(void) {{\n    {sources.STUB_IN_C}\n}}"
+    assert sources.exercises(notebook)[1].name == "f"
+
+
 @pytest.mark.parametrize(
     ("cell", "complaint"),
     [

@@ -19,6 +19,7 @@ import ctypes
 import importlib.util
 import io
 import linecache
+import re
 import sys
 import threading
 import time
@@ -63,6 +64,7 @@ from labkit.system.words import plural
 ANSWER_LIMIT_S = 20.0  # inside the student's function; script runs have their own limits
 CHECK_LIMIT_S = 60.0  # for a function's whole check, including the check's own time on a slow machine
 POLL_S = 0.25  # between samples of the student's line
+_BLANK_IN_C = re.compile(r"//[^\n]*|/\*.*?\*/|\s+", re.S)  # comments and white space
 STILL_RUNS = "Python can't end it, so it still runs: restart the kernel before you measure."
 
 
@@ -357,6 +359,8 @@ def checks_of(number: str) -> Lab:
         lab.add(catalogue.find(number).exercises[exercise], reference)
     for exercise, on_ranks in labs.on_ranks(number).items():
         lab.checks[exercise] = Check(partial(launches.check, on_ranks), on_ranks.hints)
+    for exercise, in_c in labs.in_c(number).items():
+        lab.checks[exercise] = Check(in_c.check, in_c.hints)
     return lab
 
 
@@ -402,6 +406,9 @@ def _quote_output(output: str) -> list[str]:
 def _has_same_code(answer: Any, cell_source: str, name: str) -> bool:
     """Whether an answer, a script or the function `name`, has the same code as a cell, comments aside."""
     if isinstance(answer, Path):
+        if answer.suffix == ".c":
+            texts = answer.read_text(encoding="utf-8", errors="replace"), script_of(cell_source)
+            return len({_BLANK_IN_C.sub("", text) for text in texts}) == 1
         try:
             trees = [ast.parse(text) for text in (answer.read_bytes(), script_of(cell_source))]
         except (SyntaxError, ValueError):  # ValueError: a null byte
