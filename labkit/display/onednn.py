@@ -107,20 +107,6 @@ def describe(lines: Iterable[str]) -> dict[str, str]:
     return details
 
 
-def floats_per_register(isa: str) -> int:
-    """Return the number of float32 values in a vector register, by the instruction sets in a log's header."""
-    sve = re.search(r"SVE \((\d+) bits\)", isa)
-    return int(sve[1]) // 32 if sve else 16 if "AVX-512" in isa or "AVX10" in isa else 8 if "AVX" in isa else 4
-
-
-def blocks(layout: str) -> dict[str, int]:
-    """Return the size of the blocks of each blocked dimension of a layout: `{"a": 16}` for `Adcb16a`; {} when plain."""
-    sizes: dict[str, int] = {}
-    for size, dimension in re.findall(r"(\d+)([a-z])", layout):
-        sizes[dimension] = sizes.get(dimension, 1) * int(size)
-    return sizes
-
-
 def convolution_size(problem: str) -> dict[str, int]:
     """Return the sizes in a convolution's `problem`: `{"mb": 64, "ic": 1, "oc": 32, "ih": 28, …}`."""
     return {name: int(value) for name, value in re.findall(r"([a-z]+)(\d+)", problem)}

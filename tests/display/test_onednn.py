@@ -92,28 +92,6 @@ def test_lines_without_a_log_are_refused_with_advice():
     assert onednn.describe(["training: 100 images/s"]) == {}
 
 
-@pytest.mark.parametrize(
-    ("isa", "floats"),
-    [
-        ("Intel AVX-512 with Intel DL Boost and bfloat16 support", 16),
-        ("Intel AVX2", 8),
-        ("Intel SSE4.1", 4),
-        ("AArch64 SVE (512 bits)", 16),
-        ("AArch64 (with Advanced SIMD & floating-point)", 4),
-    ],
-)
-def test_the_instruction_set_decides_the_floats_per_register(isa, floats):
-    assert onednn.floats_per_register(isa) == floats
-
-
-@pytest.mark.parametrize(
-    ("layout", "sizes"),
-    [("acdb", {}), ("Adcb16a", {"a": 16}), ("ABcd16b16a", {"b": 16, "a": 16}), ("ABcd4b16a4b", {"b": 16, "a": 16})],
-)
-def test_a_layout_names_its_blocks(layout, sizes):
-    assert onednn.blocks(layout) == sizes
-
-
 def test_the_sizes_of_a_convolution_come_from_its_log_row():
     table = onednn.read_log(log("3.7"))
     size = onednn.convolution_size(table[table.primitive == "convolution"].problem.iloc[0])

@@ -1,21 +1,64 @@
-import math
-from decimal import Decimal
-from fractions import Fraction
+import platform
+import shutil
+import subprocess
+from pathlib import Path
 
-import lab_cells
 import numpy as np
-import pandas as pd
+import pytest
 from labs import ThreeWays
+
+from labkit import native
+from labkit.exercises import catalogue
+from labkit.exercises.labs import lab02
+from labkit.roofline import convolution
+
+ARM = "aarch64-linux-gnu-gcc", "qemu-aarch64-static"
+has_compiler = not native.obstacle()
 
 
 class TestExercises(ThreeWays):
     lab = "02"
-    names = {"np": np, "math": math, "Decimal": Decimal, "Fraction": Fraction}
+    names = {"np": np}
+    slow = frozenset({3, 4, 5})
 
 
-def test_loss_is_reached_when_the_mean_of_the_last_losses_is_below_it():
-    until = lab_cells.functions("02", "smooth", "until", np=np, pd=pd)["until"]
-    run = {"training": {"losses": [3.0, 2.0, 0.1], "seconds": [1.0, 0.5, 0.25]}}  # means 3, 2.5, 1.7
-    assert until(3.5, run) == (1, 1.0)
-    assert until(2.0, run) == (3, 1.75)
-    assert np.isnan(until(1.0, run)).all()
+@pytest.fixture
+def solutions(tmp_path, monkeypatch):
+    """Return the last step of the race, as files in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    files = Path("conv_3.c"), Path("batch.c")
+    for number, file in zip((4, 5), files, strict=True):
+        file.write_text(catalogue.find("02").exercises[number].solution.partition("\n")[2])
+    return files
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not has_compiler or platform.machine() != "x86_64", reason="NO x86-64 COMPILER HERE")
+@pytest.mark.parametrize("isa", [("-mavx2", "-mfma"), ("-march=x86-64",)])
+@pytest.mark.parametrize("tile", [{}, {"PIXELS": 1}, {"PIXELS": 5, "VECTORS": 3}])
+def test_tiles_are_right_on_older_cpus_too(solutions, isa, tile):
+    program = convolution.build(*solutions, flags=("-O3", *isa, "-fopenmp"), **tile)
+    for case in lab02.cases():
+        result = native.compute(program, case.arrays, *case.arguments)
+        np.testing.assert_array_equal(result.reshape(case.expected.shape), case.expected)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not all(map(shutil.which, ARM)), reason=f"NO {' OR '.join(ARM)} HERE")
+def test_the_last_step_is_right_on_arm(solutions):
+    """It runs in QEMU's emulation of a user process."""
+    files = [word for file in (*solutions, convolution.PROGRAM) for word in ("-x", "c", file)]
+    include = f"-I{convolution.PROGRAM.parent}"
+    subprocess.run([ARM[0], "-O3", "-fopenmp", "-static", include, *files, "-o", "arm"], check=True)
+    for case in lab02.cases():
+        Path("in").write_bytes(b"".join(array.tobytes() for array in case.arrays))
+        subprocess.run([ARM[1], "./arm", "compute", "in", "out", *map(str, case.arguments)], check=True)
+        np.testing.assert_array_equal(np.fromfile("out", "f4").reshape(case.expected.shape), case.expected)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not has_compiler, reason="NO C COMPILER HERE")
+def test_limits_and_times_are_positive(solutions, monkeypatch):
+    monkeypatch.setattr(convolution, "LEAST_S", 0.01)
+    assert convolution.seconds(convolution.build(*solutions), (2, 14, 14, 32, 64), threads=1) > 0
+    assert convolution.peak(1) > 1e9

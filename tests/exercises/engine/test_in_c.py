@@ -1,0 +1,40 @@
+"""Files in C are built and run for their check only if that is possible; `test_labNN.py` plants mistakes in them."""
+
+from pathlib import Path
+
+import pytest
+
+from labkit.display.results import NOT_ATTEMPTED, NOT_YET
+from labkit.exercises import catalogue
+from labkit.exercises.engine.checker import checker
+from labkit_author import sources
+
+
+@pytest.fixture
+def check(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "work").mkdir()
+    return checker("02", {})
+
+
+def test_without_a_compiler_nothing_is_attempted_and_the_lab_continues(check, monkeypatch):
+    monkeypatch.setenv("LAB_WITHOUT", "compiler")
+    Path("work/batch.c").write_text("int x;")
+    outcome, text = check.judge(5, "work/batch.c")
+    assert outcome == NOT_ATTEMPTED
+    assert text == "LAB_WITHOUT simulates a machine without compiler. The lab continues with a solution."
+    assert "#pragma omp parallel for" in check(5, "work/batch.c").read_text()
+
+
+def test_comments_and_spaces_are_no_attempt(check):
+    stub = catalogue.find("02").exercises[5].stub.partition("\n")[2]
+    assert sources.STUB_IN_C in stub
+    Path("work/batch.c").write_text(f"// later\n/* or\n   never */{stub}\n\n")
+    assert check.judge(5, "work/batch.c")[0] == NOT_ATTEMPTED
+
+
+@pytest.mark.slow
+def test_what_does_not_compile_is_shown_without_a_hint(check):
+    Path("work/batch.c").write_text("wrong")
+    outcome, text = check.judge(5, "work/batch.c")
+    assert (outcome, "it does not compile" in text, "Hint" in text) == (NOT_YET, True, False)
