@@ -61,18 +61,9 @@ def build(*sources: str | Path, flags: Sequence[str] = FAST) -> Path:
 
 
 def run(program: Path, *args: object, threads: int | None = None, timeout: float = 60.0) -> tuple[str, ...]:
-    """Run a program in a child process, and return the lines that it prints.
+    """Run a program from `build` in a child process, and return the lines that it prints.
 
-    Parameters
-    ----------
-    program : Path
-        The program, from `build`.
-    args
-        Its arguments.
-    threads : int, optional
-        Threads of OpenMP; by default one per usable core.
-    timeout : float
-        Seconds after which it is ended.
+    It has `threads` threads of OpenMP, by default one per usable core, and is ended after `timeout` seconds.
 
     Raises
     ------

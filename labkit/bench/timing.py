@@ -24,37 +24,17 @@ from labkit.system.cores import usable_machine
 
 # Prefixes of variables that affect speed, and so are recorded in the JSON.
 VARIABLE_PREFIXES = (
-    "TF_",
-    "OMP_",
-    "KMP_",
-    "GOMP_",
-    "ONEDNN_",
-    "DNNL_",
-    "MALLOC_",
-    "GLIBC_TUNABLES",
-    "LD_PRELOAD",
-    "HOROVOD_",
-    "XLA_",
-    "TORCHINDUCTOR_",
+    *("TF_", "OMP_", "KMP_", "GOMP_", "ONEDNN_", "DNNL_", "MALLOC_", "GLIBC_TUNABLES", "LD_PRELOAD", "HOROVOD_"),
+    *("XLA_", "TORCHINDUCTOR_"),
 )
 
 
 class Speed(NamedTuple):
-    """Images per second over some steps, with the statistics of tf_cnn_benchmarks.
+    """Images per second over some steps, with the statistics of tf_cnn_benchmarks."""
 
-    Attributes
-    ----------
-    mean : float
-        Total images divided by total time.
-    uncertainty : float
-        The standard error of the steps' speeds.
-    jitter : float
-        The median absolute deviation of the steps' speeds, times 1.4826: a normal distribution's standard deviation.
-    """
-
-    mean: float
-    uncertainty: float
-    jitter: float
+    mean: float  # total images divided by total time
+    uncertainty: float  # the standard error of the steps' speeds
+    jitter: float  # their median absolute deviation, times 1.4826: a normal distribution's standard deviation
 
     def __str__(self) -> str:
         """Return the speed as `images/sec: 17.3 +/- 0.1 (jitter = 0.4)`."""

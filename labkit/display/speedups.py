@@ -4,21 +4,11 @@ from typing import NamedTuple
 
 
 class Step(NamedTuple):
-    """A step of the ladder.
+    """A step of the ladder."""
 
-    Attributes
-    ----------
-    lab : str
-        The lab that takes it, such as "03".
-    what : str
-        The comparison, with the baseline last.
-    work : str
-        "training" or "inference".
-    """
-
-    lab: str
-    what: str
-    work: str = "training"
+    lab: str  # that takes it, such as "03"
+    what: str  # the comparison, with the baseline last
+    work: str = "training"  # or "inference"
 
 
 # By kind of work, then in lab order. Each speed-up is measured on its lab's own model.

@@ -72,20 +72,10 @@ Invariant = Callable[[Case, Sequence[Saw]], None]  # raises `NotYet` unless it h
 
 
 class Script(NamedTuple):
-    """Another answer: the solution with a part replaced.
+    """Another answer: the solution with a part replaced."""
 
-    Attributes
-    ----------
-    after : str
-        The new lines.
-    before : str
-        The lines to replace; without it, everything after the line `below`.
-    below : str
-        By default, the start of the solution.
-    """
-
-    after: str
-    before: str = ""
+    after: str  # the new lines
+    before: str = ""  # the lines to replace; without it, everything after the line `below`
     below: str = "### BEGIN SOLUTION"
 
 
