@@ -14,7 +14,7 @@ typedef float vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias))
 
 /* A tile: PIXELS pixels, each with VECTORS registers of output channels. */
 #ifndef PIXELS
-enum { PIXELS = REGISTERS == 32 ? 7 : 6 };
+enum { PIXELS = REGISTERS == 32 ? 14 : 6 };
 #endif
 #ifndef VECTORS
 enum { VECTORS = 2 };

@@ -158,12 +158,12 @@ EXERCISES[3] = _CONVOLUTION(
 
 EXERCISES[4] = _CONVOLUTION(
     hints=(
-        "pack: count elements from the outermost dimension to the innermost, as in exercise 2. A block has 9 taps, a "
-        "tap has C channels, and a channel has BLOCK places.",
-        "tile: for each pixel p and each register v, add the pixel's channel, the float x[p * C], times the v-th "
-        "register of the weights, *(vec *)(block + v * LANES), to sum[p][v].",
-        "packed[((k / BLOCK * 9 + tap) * C + c) * BLOCK + k % BLOCK] = weight; for (int p = 0; p < pixels; p++) for "
-        "(int v = 0; v < VECTORS; v++) sum[p][v] += x[p * C] * *(vec *)(block + v * LANES);",
+        "pack: a block has 9 taps, a tap has C channels, and a channel has BLOCK places; count them as in exercise 2. "
+        "tile: each sum[p][v] needs one product, of a pixel's channel and a register of weights.",
+        "pack: the place within the block is k % BLOCK, and the index begins with (k / BLOCK * 9 + tap) * C. tile: the "
+        "pixel's channel is the float x[p * C], and the v-th register of weights is *(vec *)(block + v * LANES).",
+        "pack: packed[((k / BLOCK * 9 + tap) * C + c) * BLOCK + k % BLOCK] = weight; tile: for (int p = 0; p < pixels; "
+        "p++) for (int v = 0; v < VECTORS; v++) sum[p][v] += x[p * C] * *(vec *)(block + v * LANES);",
     ),
     wrong=(
         ("only the last channel of the last tap", Script(before="sum[p][v] +=", after="sum[p][v] =")),
