@@ -114,15 +114,21 @@ def classify_rewrites(before: Any, after: Any) -> dict[str, str]:
     for edge in edges:
         sources[edge.target].append(edge.source)
     constant: set[str] = set()  # can be computed without running the graph
+    first: dict[str, str] = {}  # the first operation with the same type and inputs
+    known: dict[Any, str] = {}
     for node in _topological_order(nodes, edges):
+        inputs = [(first.get(edge.source, edge.source), edge.output) for edge in edges if edge.target == node.name]
+        first[node.name] = known.setdefault((node.op, *inputs) if inputs else node.name, node.name)
         if node.kind == CONSTANT or (sources[node.name] and constant.issuperset(sources[node.name])):
             constant.add(node.name)
     rewritten = {node.name: node for node in read(after)[0]}
     origins = {name: next((scope for scope in _with_scopes(name) if scope in names), "") for name in rewritten}
+    left = {first.get(name) for name in rewritten}
+    duplicates = {name for name in names if first[name] in left}
     merged: set[str] = set()
     for name, node in rewritten.items():
         if node.parts:
-            within = (names - rewritten.keys() - constant) | {origins[name]}
+            within = (names - rewritten.keys() - constant - duplicates) | {origins[name]}
             merged |= _upstream([origins[name]], sources, within=within)
     fed = {name for name, node in rewritten.items() if node.kind == INPUT}  # so nothing upstream is needed
     unfed = {name: inputs for name, inputs in sources.items() if name not in fed}

@@ -192,6 +192,15 @@ def test_rewrites_are_classified():
     assert graphs.classify_rewrites(before, before) == {}
 
 
+def test_a_duplicate_removed_before_a_fusion_is_not_part_of_it():
+    inputs = [node("x", "Placeholder"), node("w", "Const"), node("v", "Const"), node("first", "Exp", "x")]
+    product = node("product", "MatMul", "first", "w")
+    pattern = [node("second", "Exp", "x"), node("other", "MatMul", "second", "v"), node("y", "Relu", "other")]
+    fused = node("y", "_FusedMatMul", "first", "v", fused_ops=["Relu"])
+    rewrites = graphs.classify_rewrites([*inputs, product, *pattern], [*inputs, product, fused])
+    assert rewrites == {"second": SPARED, "other": MERGED, "y": MERGED}
+
+
 def test_constants_folded_under_a_new_name_are_marked_too():
     before = [node("x", "Placeholder"), node("std", "Const"), node("scaled", "RealDiv", "x", "std")]
     after = [
