@@ -23,7 +23,7 @@ from labkit.system.load import BUSY_MARK, Contention
 from labkit.system.machine import TENSORFLOW
 
 WORK = Path("work")  # next to the running notebook
-COLUMNS = ("published", "this machine", "its limit")
+COLUMNS = ("published", "this machine", "limit or prediction")
 PASSED, NOT_YET, NOT_ATTEMPTED = "passed", "not yet", "not attempted"
 CHECK_FAILED = "the check itself failed"
 
@@ -66,7 +66,7 @@ class Results:
         ----------
         section : str
             Its number, such as "4".
-        *rows : sequence of (name, published, this machine, its limit, *watches)
+        *rows : sequence of (name, published, this machine, limit or prediction, *watches)
             Arguments of `row`.
         """
         self._handed_in[section] = rows
@@ -94,7 +94,7 @@ class Results:
         ----------
         what : str
             The heading of the first column.
-        rows : sequence of (name, published, this machine, its limit, *watches)
+        rows : sequence of (name, published, this machine, limit or prediction, *watches)
             Arguments of `row`; for the rows of optional sections, see `handed_in`.
         """
         table_rows = [row(*values) for values in rows]
@@ -109,10 +109,7 @@ class Results:
 
     def exercise(self, number: int, verdict: str, hint: int = 0) -> None:
         """Store the verdict on an exercise, the number of hints shown, and the time. A passed exercise stays passed."""
-        self._store(
-            exercises={str(number): verdict},
-            progress={str(number): _progress(hint)},
-        )
+        self._store(exercises={str(number): verdict}, progress={str(number): _progress(hint)})
 
     def hint(self, number: int, shown: int) -> None:
         """Store the number of hints shown for an exercise, and the time."""
@@ -252,7 +249,7 @@ def row(
     published : str
         The published figure, or an empty string.
     limit : Limit or str
-        The most that the machine could do, or an empty string.
+        The most that the machine could do, or what was predicted; may be an empty string.
     measured : Measured or str
         This machine's figure, or a text, such as a choice of settings.
     *watches : Contention
@@ -288,12 +285,8 @@ def texts(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
 
 def without_empty_columns(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> tuple[list[str], list[list[Any]]]:
     """Return a closing table's head and rows without columns that are empty in every row."""
-    used = [
-        column
-        for column in range(len(head))
-        if not rows or any(row[column : column + 1] not in ([], [""]) for row in rows)
-    ]
-    return [head[column] for column in used], [[row[column] for column in used if column < len(row)] for row in rows]
+    used = [i for i in range(len(head)) if not rows or any(row[i : i + 1] not in ([], [""]) for row in rows)]
+    return [head[i] for i in used], [[row[i] for i in used if i < len(row)] for row in rows]
 
 
 def read(path: Path) -> dict[str, Any]:
