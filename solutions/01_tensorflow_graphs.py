@@ -33,13 +33,15 @@ import collections
 import contextlib
 import functools
 import itertools
+import os
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import keras
+os.environ["TF_ENABLE_ONEDNN_OPTS"] = "1"  # before TensorFlow starts: older CPUs would get Eigen
+
 import matplotlib.pyplot as plt
 import numpy as np
 import tensorflow as tf
@@ -47,7 +49,6 @@ from threadpoolctl import threadpool_limits
 
 from labkit.display import graphs, plots
 from labkit.measure import Measured, alternate, compare, per_second, share
-from labkit.models import mnist_cnn
 from labkit.roofline.peaks import last_level_cache
 
 cores = machine.usable_cores
@@ -61,7 +62,9 @@ COLUMNS = 256
 RESULT_BYTES = 2**20 if QUICK else min(last_level_cache(machine.cpus) // 4, 2**25)  # section 3
 ROWS = RESULT_BYTES // (4 * COLUMNS)
 ROUNDS = 2 if QUICK else 9  # sections 3, 4 and 7
-WORKLOADS = (("MLP", 32),) if QUICK else (("MLP", 32), ("MLP", 2048), ("CNN", 32), ("CNN", 256))
+WORKLOADS = (("MLP", 32), ("MLP", 2048), ("CNN", 32), ("CNN", 256))
+if QUICK:
+    WORKLOADS = (("MLP", 32), ("MLP", 64))
 STEP_ROUNDS = 2 if QUICK else 6  # section 5
 AT_LEAST_S = 0.05 if QUICK else 0.3  # of one measurement
 
@@ -144,7 +147,7 @@ print(d)
 
 
 # %% [markdown]
-# *d* is a node that has not run yet. The picture shows what it needs. Data flows downwards.
+# *d* is a node that has not run yet. In the picture, data flows downwards.
 
 
 # %% jupyter={"source_hidden": true}
@@ -196,7 +199,8 @@ show_graph(d, "d = (a + b) · (b − 2)")
 #   not computed.
 # - Each node is computed at most **once**, with `node.compute(…)` and the values of its inputs in order, even if
 #   several others need it.
-# - Nothing is computed that `fetch` doesn't need, and nothing remembered. `feed` stays unchanged.
+# - Nothing is computed that `fetch` doesn't need. `feed` stays unchanged.
+# - Nothing is remembered: a run with another feed computes everything again.
 
 
 # %%
@@ -441,7 +445,7 @@ def wrapped(wrap):
 
 
 def traffic(fetch, feed):
-    """Return the gigabytes that the operations of one run read and write."""
+    """Return the megabytes that the operations of one run read and write."""
     moved = []
 
     def counted(kernel, *values):
@@ -451,13 +455,13 @@ def traffic(fetch, feed):
 
     with wrapped(lambda op, kernel: functools.partial(counted, kernel)):
         run(fetch, feed)
-    return sum(moved) / 1e9
+    return sum(moved) / 1e6
 
 
 # %%
 feed = {x: rng.normal(size=(ROWS, INPUTS)).astype("float32")}
 for name, fetch in (("written", written), ("simple", simple), ("compiled", compiled)):
-    print(f"{name:9} {traffic(fetch, feed):.2f} GB")
+    print(f"{name:9} {traffic(fetch, feed):4.0f} MB")
 predicted = traffic(written, feed) / traffic(compiled, feed)
 print(f"predicted speed-up: {predicted:.2f}×")
 
@@ -473,8 +477,8 @@ results.guess(2, "compiled graph vs as written", ..., unit="×")
 
 # %% [markdown]
 # Real runtimes plan memory. `planned` stores each result where the last run's was, which saves page faults. As NumPy
-# splits matmuls over cores and nothing else, all runs get one core. The limit is a run that does only the two matmuls,
-# in the same blocks. The next cell takes about 15 s.
+# splits matmuls over cores and nothing else, all runs get one core. `matmuls only` computes the two matmuls in the same
+# blocks. The next cell takes about 15 s.
 
 
 # %%
@@ -506,12 +510,12 @@ outs = np.zeros((2, ROWS, COLUMNS), "float32")
 
 # %%
 runs = {"as written": planned(written), "simplified": planned(simple)}
-runs |= {"compiled": planned(compiled), "matmuls": matmuls}
+runs |= {"compiled": planned(compiled), "matmuls only": matmuls}
 with threadpool_limits(1):
     variants = {name: per_second(each, ROWS / 1e6, AT_LEAST_S) for name, each in runs.items()}
     row_speeds = alternate(variants, ROUNDS, "million rows/s", "section 3")
 for name, speed in row_speeds.items():
-    print(f"{name:11} {speed}   {share(speed, row_speeds['matmuls'])} of the limit")
+    print(f"{name:12} {speed}   {share(speed, row_speeds['matmuls only'])} of matmuls only")
 compile_gain = compare(row_speeds["compiled"], row_speeds["as written"])
 print(f"compiled vs as written: {compile_gain} (predicted {predicted:.2f}×)")
 results.compare_guess(2, compile_gain)
@@ -521,26 +525,27 @@ results.compare_guess(2, compile_gain)
 
 
 # %%
-def profile(step):
-    """Return the milliseconds of each operation in one run."""
+def profile(step, repeats=2 if QUICK else 20):
+    """Return the milliseconds of each operation in a run, the mean of several runs."""
     spent = collections.Counter()
 
     def timed(op, kernel, *values, **options):
         start = time.perf_counter()
         result = kernel(*values, **options)
-        spent[op] += 1000 * (time.perf_counter() - start)
+        spent[op] += 1000 * (time.perf_counter() - start) / repeats
         return result
 
     with wrapped(lambda op, kernel: functools.partial(timed, op, kernel)):
-        step()
-    return spent
+        for _ in range(repeats):
+            step()
+    return {**spent, "in all": spent.total()}
 
 
 with threadpool_limits(1):
     profiles = {name: profile(runs[name]) for name in ("as written", "compiled")}
 print(f"{'ms':10}", *(f"{name:>11}" for name in profiles))
-for op in sorted(set().union(*profiles.values())):
-    print(f"{op:10}", *(f"{spent[op]:11.1f}" for spent in profiles.values()))
+for op in sorted(set().union(*profiles.values()), key=lambda op: (op == "in all", op)):
+    print(f"{op:10}", *(f"{spent.get(op, 0):11.2f}" for spent in profiles.values()))
 
 # %%
 results.answer(1, "Where did the compiled graph save its time? Why did the prediction miss?", ...)
@@ -551,8 +556,8 @@ results.answer(1, "Where did the compiled graph save its time? Why did the predi
 # Removing duplicates saved little, as subtractions and divisions are short. Fusion moved `add` and `relu` into `dense`:
 # compare it with the sum of `matmul`, `add` and `relu`. Fusion saves the way to the last cache or memory and back, and
 # the prediction took that for all of the time. But the arithmetic remains, in NumPy one loop per operation, even in the
-# cache. A kernel that adds the bias while the sums are still in registers, as oneDNN's does, comes closer to the limit.
-# With slower memory, fusion saves more.
+# cache. A kernel that adds the bias while the sums are still in registers, as oneDNN's does, comes closer to `matmuls
+# only`. With slower memory, fusion saves more.
 #
 # </details>
 
@@ -706,7 +711,7 @@ variants = {name: per_second(call, 1, AT_LEAST_S) for name, call in calls.items(
 call_speeds = alternate(variants, ROUNDS, "calls/s", "section 4")
 tracing_cost = compare(call_speeds["not traced"], call_speeds["traced"])
 print(*(f"{name:11} {speed}" for name, speed in call_speeds.items()), sep="\n")
-print(f"time of a call that traces vs one that doesn't: {tracing_cost}")
+print(f"not traced vs traced: {tracing_cost}")
 
 # %% [markdown]
 # ### In older scripts
@@ -733,19 +738,47 @@ print(f"time of a call that traces vs one that doesn't: {tracing_cost}")
 # execution**](../docs/glossary.md#eager-execution). It is easier to debug, and Python's calls take time. A third method
 # is [XLA](https://openxla.org/xla), a compiler that turns a whole graph into machine code.
 #
-# Here is a training step, for an MLP with two dense layers, and for the MNIST CNN of labs 02 and 07.
+# Here are an MLP with two dense layers, the MNIST CNN of labs 02 and 07, and a training step, without Keras' own Python
+# code.
 
 
 # %%
-def make_step(model, return_all=False):
+def mlp(images, w1, b1, w2, b2):
+    flat = tf.reshape(images, [images.shape[0], -1])
+    hidden = tf.nn.relu(tf.nn.bias_add(tf.matmul(flat, w1), b1))
+    return tf.nn.bias_add(tf.matmul(hidden, w2), b2)
+
+
+def cnn(images, kernel1, bias1, kernel2, bias2, *dense_layers):
+    for kernel, bias in ((kernel1, bias1), (kernel2, bias2)):
+        convolved = tf.nn.conv2d(images, kernel, 1, "SAME")
+        images = tf.nn.relu(tf.nn.bias_add(convolved, bias))
+        images = tf.nn.max_pool2d(images, 2, 2, "VALID")
+    return mlp(images, *dense_layers)
+
+
+def make_weights(*shapes):
+    return [tf.Variable(tf.random.normal(shape, stddev=0.05)) for shape in shapes]
+
+
+tf.random.set_seed(1)
+CONVOLUTIONS = ([3, 3, 1, 32], [32], [3, 3, 32, 64], [64])
+MODELS = {
+    "MLP": (mlp, make_weights([784, 128], [128], [128, 10], [10])),
+    "CNN": (cnn, make_weights(*CONVOLUTIONS, [3136, 128], [128], [128, 10], [10])),
+}
+
+
+# %%
+def make_step(name, return_all=False):
     """Return a function that takes one step of gradient descent and returns the loss."""
-    weights = [variable.value for variable in model.trainable_variables]
+    model, weights = MODELS[name]
 
     def step(images, labels):
         with tf.GradientTape() as tape:
             if return_all:
                 tape.watch(images)
-            logits = model(images)
+            logits = model(images, *weights)
             losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
             loss = tf.reduce_mean(losses)
         wanted = [*weights, images] if return_all else weights
@@ -757,28 +790,22 @@ def make_step(model, return_all=False):
     return step
 
 
-keras.utils.set_random_seed(1)
-layers = [keras.layers.Dense(128, activation="relu"), keras.layers.Dense(10)]
-mlp = keras.Sequential([keras.Input((28, 28, 1)), keras.layers.Flatten(), *layers])
-models = {"MLP": mlp, "CNN": mnist_cnn()}
+def make_batch(size):
+    return tf.random.uniform([size, 28, 28, 1]), tf.zeros([size], tf.int32)
 
-# %% [markdown]
-# A fourth method, for later, also returns the gradient of the images, which training doesn't need.
 
-# %%
 METHODS = {
     "eager": make_step,
-    "graph": lambda model: tf.function(make_step(model)),
-    "returns more": lambda model: tf.function(make_step(model, return_all=True)),
-    "XLA": lambda model: tf.function(make_step(model), jit_compile=True),
+    "graph": lambda name: tf.function(make_step(name)),
+    "XLA": lambda name: tf.function(make_step(name), jit_compile=True),
 }
 
 
 # %% [markdown]
 # <div class="alert alert-block alert-info" style="color: black">
 #
-# **Guess first.** With the CNN and 32 images, how much faster is a step as a graph than eagerly? From Python, each of
-# its about 70 operations takes some tens of microseconds, with Keras' own code.
+# **Guess first.** With the CNN and 32 images, how much faster is a step as a graph than eagerly? The step has about 65
+# operations, and a call from Python takes some tens of microseconds.
 #
 # </div>
 
@@ -791,9 +818,9 @@ results.guess(4, "CNN, 32 images: graph vs eager", ..., unit="×")
 # %%
 variants = {}
 for name, batch in WORKLOADS:
-    batch_of = tf.random.uniform([batch, 28, 28, 1]), tf.zeros([batch], tf.int32)
+    examples = make_batch(batch)
     for method, make in METHODS.items():
-        step = functools.partial(make(models[name]), *batch_of)
+        step = functools.partial(make(name), *examples)
         variants[f"{name} {batch}, {method}"] = per_second(step, batch, AT_LEAST_S)
 speeds = alternate(variants, STEP_ROUNDS, "images/s", "section 5")
 
@@ -862,39 +889,40 @@ plots.show(
 
 
 # %%
-def count_calls(name, batch):
-    """Return the number of operations that Python calls in an eager step."""
-    specs = tf.TensorSpec((batch, 28, 28, 1)), tf.TensorSpec([batch], tf.int32)
-    traced = tf.function(make_step(models[name])).get_concrete_function(*specs).graph
+def count_calls(function, *arguments):
+    """Return the number of operations that Python calls in a function that runs eagerly."""
+    graph = tf.function(function).get_concrete_function(*arguments).graph
     inner = ("Placeholder", "Const", "Identity", "NoOp")
-    return sum(op.type not in inner for op in traced.get_operations())
+    return sum(op.type not in inner for op in graph.get_operations())
 
 
 def ms_per_step(name, batch, method):
     return 1000 * batch / speeds[f"{name} {batch}, {method}"].value
 
 
-smallest = WORKLOADS[0]
+calls = {
+    (name, batch): count_calls(make_step(name), *make_batch(batch)) for name, batch in WORKLOADS
+}
+smallest, *others = WORKLOADS
 saved = ms_per_step(*smallest, "eager") - ms_per_step(*smallest, "graph")
-call_ms = saved / count_calls(*smallest)
-print(f"a call: {1000 * call_ms:.0f} µs")
+call_ms = saved / calls[smallest]
+print(f"a call from Python, with the gradient tape: {1000 * call_ms:.0f} µs")
 predictions = {}
-for name, batch in WORKLOADS:
-    graph_ms, calls_ms = ms_per_step(name, batch, "graph"), call_ms * count_calls(name, batch)
-    predictions[name, batch] = 1 + calls_ms / graph_ms
-    print(f"{name}, {batch} images: predicted {predictions[name, batch]:.2f}×", end=", ")
-    print(f"measured {gains[name, batch]}")
+for pair in others:
+    predictions[pair] = 1 + call_ms * calls[pair] / ms_per_step(*pair, "graph")
+    print(f"{pair[0]}, {pair[1]} images, {calls[pair]} calls:", end=" ")
+    print(f"predicted {predictions[pair]:.2f}×, measured {gains[pair]}")
 results.compare_guess(4, gains[WORKLOADS[min(2, len(WORKLOADS) - 1)]])
 
 # %% [markdown]
 # **Why were we wrong?** A graph saves more than calls, because TensorFlow sees more than one operation.
 #
-# - Pruning: eagerly, the first layer's gradient is also computed for its input, the images. No fetch needs it, so a
-#   graph drops it. The graph that returns more can't.
+# - Pruning: eagerly, the first convolution's gradient is also computed for its input, the images. No fetch needs it, so
+#   a graph drops it. A graph that also returns this gradient can't.
 # - Pairs: the gradient of max-pooling needs the places of the maxima. In a graph, TensorFlow gives both operations to
 #   oneDNN, which keeps the places. Eagerly, it sees one operation at a time, and only the first goes to oneDNN.
 #
-# The next cell measures the second. It takes about 10 s.
+# The next cell measures both. It takes about 15 s.
 
 
 # %%
@@ -906,28 +934,41 @@ def pools(first, second):
     return tape.gradient(pooled, [first, second])
 
 
-cnn_batches = [batch for name, batch in WORKLOADS if name == "CNN"]
+inputs_of = {
+    batch: [tf.random.normal([batch, n, n, c]) for n, c in ((28, 32), (14, 64))]
+    for name, batch in WORKLOADS
+    if name == "CNN"
+}
 variants = {}
-for batch in cnn_batches:
-    inputs_of = [tf.random.normal([batch, n, n, c]) for n, c in ((28, 32), (14, 64))]
-    for method, function in {"eager": pools, "graph": tf.function(pools)}.items():
-        pooling = functools.partial(function, *inputs_of)
-        variants[f"CNN {batch}, {method}"] = per_second(pooling, batch, AT_LEAST_S)
-pool_speeds = alternate(variants, STEP_ROUNDS, "images/s", "section 5, pooling")
+for batch, inputs in inputs_of.items():
+    returns_more = tf.function(make_step("CNN", return_all=True))
+    for what, function, arguments in (
+        ("pooling, eager", pools, inputs),
+        ("pooling, graph", tf.function(pools), inputs),
+        ("step, graph", tf.function(make_step("CNN")), make_batch(batch)),
+        ("step, returns more", returns_more, make_batch(batch)),
+    ):
+        once = functools.partial(function, *arguments)
+        variants[f"{what}, {batch} images"] = per_second(once, batch, AT_LEAST_S)
+part_speeds = alternate(variants, STEP_ROUNDS, "images/s", "section 5, parts")
+
 
 # %%
-pool_ms = {
-    name: 1000 * int(name.split()[1].strip(",")) / s.value for name, s in pool_speeds.items()
-}
-print("ms saved by a graph   in all   calls (predicted)   pruning   pooling")
-for name, batch in WORKLOADS:
-    eager, graph_ms, more = (ms_per_step(name, batch, method) for method in list(METHODS)[:3])
-    calls_ms = call_ms * count_calls(name, batch)
-    pair = f"{name} {batch}"
-    pooled = pool_ms.get(f"{pair}, eager", 0) - pool_ms.get(f"{pair}, graph", 0)
-    print(
-        f"{pair:20} {eager - graph_ms:8.2f} {calls_ms:19.2f} {more - graph_ms:9.2f} {pooled:9.2f}"
-    )
+def ms_of(what, batch):
+    return 1000 * batch / part_speeds[f"{what}, {batch} images"].value
+
+
+print("ms saved by a graph   in all   calls (predicted)   pruning   pooling   not explained")
+for name, batch in others:
+    in_all = ms_per_step(name, batch, "eager") - ms_per_step(name, batch, "graph")
+    pruned = pooled = 0.0
+    if name == "CNN":
+        pruned = ms_of("step, returns more", batch) - ms_of("step, graph", batch)
+        pooled = ms_of("pooling, eager", batch) - ms_of("pooling, graph", batch)
+        pooled -= call_ms * count_calls(pools, *inputs_of[batch])  # counted with all calls
+    parts = (call_ms * calls[name, batch], pruned, pooled)
+    row = "{:19.2f} {:9.2f} {:9.2f} {:15.2f}".format(*parts, in_all - sum(parts))
+    print(f"{name + ' ' + str(batch):20} {in_all:8.2f} {row}")
 
 # %%
 results.answer(2, "When is a graph worth it? Where did the prediction miss, and why?", ...)
@@ -938,7 +979,8 @@ results.answer(2, "When is a graph worth it? Where did the prediction miss, and 
 # A call from Python takes the same time, whatever the size of the arrays. So the calls matter where operations take
 # about that long: in small networks, with small batches. More cores shorten the arithmetic, so the calls matter up to
 # larger batches. The prediction misses where the saving grows with the batch: a graph computes less, with other
-# kernels. What the parts don't add up to isn't explained. XLA has its own kernels, which may be slower than oneDNN's.
+# kernels. The last column isn't explained. It may be negative, as a part that runs alone may save more than in a
+# step. XLA has its own kernels, which may be slower than oneDNN's.
 #
 # </details>
 #
@@ -1065,7 +1107,7 @@ for n in SIZES:
 # %% [markdown]
 # Now two chains that don't need each other's results. The longest path through the graph, its **critical path**, is one
 # chain, half of the work. So two inter-op threads can halve the time, as long as no matmul is split. If one matmul
-# keeps all cores busy, another one can only take cores away from it; the cell above shows whether it does.
+# keeps all cores busy, another one can only take cores away from it.
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
@@ -1236,8 +1278,8 @@ for name, title in (
 # **Many cores** In section 5, calls matter up to larger batches. In section 7, a matmul just above the limit can't keep
 # all cores busy, and inter-op threads help on both sides. **One core**: section 7 shows no difference. **No AVX-512, or
 # AMX**: the rule and all counts stay. **Arm64**: Eigen takes a constant for the L2 cache; take sizes further apart if
-# both behave alike, and expect `_FusedMatMul` in pictures. Without oneDNN (`TF_ENABLE_ONEDNN_OPTS=0`), Eigen decides by
-# cost instead of by this rule.
+# both behave alike. **No oneDNN** (`TF_ENABLE_ONEDNN_OPTS=0`): Grappler fuses `tf.nn.bias_add`, not `+`, and Eigen
+# decides by cost.
 #
 # **What goes wrong** Exercise 1: `if values.get(node)` takes a fed 0 as missing. Exercise 2: people fold first and
 # compare afterwards, and two equal constants are two objects. Exercise 3: `inputs[0]` of a placeholder is an
@@ -1255,7 +1297,7 @@ for name, title in (
 # - What runs is not what you wrote. Before you ask why it is fast or slow, look at the graph that ran.
 
 # %% jupyter={"source_hidden": true}
-matmul_limit = compare(row_speeds["matmuls"], row_speeds["as written"]).value
+matmul_limit = compare(row_speeds["matmuls only"], row_speeds["as written"]).value
 results.table(
     "speed-up or cost",
     [
@@ -1267,14 +1309,14 @@ results.table(
         ),
         *(
             (
-                f"a step as a graph vs eager, {name}, {batch} images",
+                f"a step as a graph vs eager, {pair[0]}, {pair[1]} images",
                 "",
                 gain,
-                f"predicted {predictions[name, batch]:.2f}×",
+                f"predicted {predictions[pair]:.2f}×" if pair in predictions else "",
             )
-            for (name, batch), gain in gains.items()
+            for pair, gain in gains.items()
         ),
-        ("time of a call that traces vs one that doesn't", "", tracing_cost, ""),
+        ("a call that is not traced vs one that is", "", tracing_cost, ""),
         *results.handed_in("7", ("two chains of matmuls, 2 inter-op threads vs 1", "")),
     ],
 )
