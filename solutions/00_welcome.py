@@ -262,7 +262,7 @@ print(f"Together, a factor of {cycles * lanes * fmas:,.0f} on one core")
 # Transpose `b` in a cell of your own, and see what that saves.
 
 # %%
-results.answer(1, "What explains the gap between the paper peak and NumPy? Use three figures.", ...)
+results.answer(1, "Which three figures explain the gap between the paper peak and NumPy?", ...)
 
 # %% [markdown]
 # <details><summary>A model answer</summary>
