@@ -58,7 +58,7 @@ def alternate(
             if done == 1 and expected_s > ANNOUNCE_S:
                 report(f"{what}: about {expected_s:.0f} s")
             elif done % len(variants) == 0 and expected_s > SHOW_PROGRESS_S:
-                report(f"round {number} of {rounds}")
+                report(f"round {number} of {rounds}, about {expected_s * (1 - done / total):.0f} s left")
     return {name: summarize(figures, unit, source, (contention,)) for name, figures in results.items()}
 
 

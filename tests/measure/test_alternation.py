@@ -43,7 +43,8 @@ def test_long_measurements_announce_their_duration_and_show_rounds(monkeypatch):
     monkeypatch.setattr(alternation, "progress", lambda start: contextlib.nullcontext(lines.append))
     monkeypatch.setattr(alternation, "time", SimpleNamespace(monotonic=now.__next__))
     alternate({"a": lambda: 1.0, "b": lambda: 1.0}, rounds=3)
-    assert lines == ["a, b: about 24 s", "round 1 of 3", "round 2 of 3", "round 3 of 3"]
+    lefts = 16, 8, 0
+    assert lines == ["a, b: about 24 s", *(f"round {n} of 3, about {s} s left" for n, s in enumerate(lefts, 1))]
 
 
 def test_short_calls_are_repeated_and_count_as_work(monkeypatch):
