@@ -1068,8 +1068,8 @@ improve_first = check(6, improve_first)
 results.guess(5, "training with conv2's forward pass at the peak", ..., unit="×")
 
 # %% [markdown]
-# Here is oneDNN's log of some training steps. Each of the two gradients of a convolution has as many operations as its
-# forward pass, and moves as many bytes. The limit is the roofline's.
+# Here is oneDNN's log of some training steps, and pooling's first line, from the warm-up. Each of the two gradients of
+# a convolution has as many operations as its forward pass, and moves as many bytes. The limit is the roofline's.
 
 # %%
 env = {"ONEDNN_VERBOSE": 1, "TF_ENABLE_ONEDNN_OPTS": 1, "TF_NUM_INTEROP_THREADS": 1}
