@@ -46,14 +46,12 @@ class Change:
 
 def planted(number: str) -> dict[int, list[Change]]:
     """Return the planted mistakes of a lab's exercises, by exercise."""
-    ranks = {
-        exercise: [
-            Change(*script, message=(invariant.__doc__ or "").strip().rstrip(".")) for invariant, script in check.wrong
-        ]
-        for exercise, check in on_ranks(number).items()
-    }
-    c = {n: [Change(*script, message=message) for message, script in check.wrong] for n, check in in_c(number).items()}
-    return _load(number, "mistakes") | ranks | c
+    wrong = {
+        n: [((invariant.__doc__ or "").strip().rstrip("."), script) for invariant, script in of.wrong]
+        for n, of in on_ranks(number).items()
+    } | {n: of.wrong for n, of in in_c(number).items()}
+    data = {n: [Change(*script, message=message) for message, script in pairs] for n, pairs in wrong.items()}
+    return _load(number, "mistakes") | data
 
 
 def right(number: str) -> dict[int, list[Change]]:

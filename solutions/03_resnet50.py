@@ -1138,6 +1138,27 @@ for what, images in {"default": 5.48, "Intel's build": 33.62}.items():
 # </div>
 
 # %% [markdown]
+# ## Questions {read 2}
+#
+# 1. Does oneDNN bring as much on your machine as in 2019? Name two reasons why it need not.
+# 2. How do you prove that TensorFlow uses oneDNN at all?
+# 3. The walk-through's machine had 36 logical CPUs. Why did it set 18 threads?
+# 4. What is the trade-off of `KMP_BLOCKTIME`? When would you set it to 0?
+
+# %% [markdown] tags=["instructor"]
+# <div class="alert alert-block alert-warning" style="color: black">
+#
+# **For the instructor · Answers**
+#
+# 1. Eigen has learned newer instructions since, and those machines had other cores. The walk-through compares two
+#    builds.
+# 2. `ONEDNN_VERBOSE=1` prints a line for each primitive. Or the profile has operations with `_Mkl`.
+# 3. Two hardware threads share a core's arithmetic units, which a good convolution keeps busy with one.
+# 4. A waiting thread is ready at once, but keeps a core busy. Use 0 if several ranks share the cores of a node.
+#
+# </div>
+
+# %% [markdown]
 # ## Remember
 #
 # - Ask for the share of the limit. A factor says more about where you started.
