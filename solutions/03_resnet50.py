@@ -11,7 +11,7 @@
 # %% [markdown]
 # # 03 · ResNet-50: the case of the slow network
 #
-# A colleague trains ResNet-50 on a CPU node, in a container, with Keras and `fit`. Nothing is wrong, and it is slow.
+# A colleague trains ResNet-50 in a container, with Keras and `fit`. Nothing is wrong, and it is slow.
 # You have seven suspects and one number to push up: **the share of your machine's limit** that the training reaches.
 #
 # **You will learn** how to account for the time of a training step; what normalisation, layout, threads, precision,
@@ -157,7 +157,7 @@ print(json.dumps(report))
 # Each run of the script is a process of its own, as in a terminal. It also reports what the kernel counted in a step:
 # busy cores, memory pages that the process had to request, and switches between threads. The next cell profiles four
 # runs, in about a minute. They run one operation at a time, so that the times of all operations add up. Whatever your
-# CPU's default is (lab 02), they use oneDNN. You may skip the code up to section 2, and come back to it.
+# CPU's default is (lab 02), they use oneDNN. You may skip the code up to section 2.
 
 # %%
 OWN = () if machine.quota is None else (f"--threads={cores}", f"--at_once={cores}")
@@ -243,6 +243,8 @@ if not BF16:
     del SUSPECTS["bfloat16"]
 if RECORDED or onednn.is_default():
     del SUSPECTS["oneDNN"]
+
+# %%
 variants = {
     name: partial(train, name, *options, **env) for name, (options, env) in SUSPECTS.items()
 }
@@ -251,8 +253,7 @@ if not RECORDED:
     fixing = Background(variants, rounds, "images/s", "section 1")
 
 # %% [markdown]
-# A second measurement then compares TensorFlow with PyTorch (section 8), in 12 minutes more. Both use their fastest
-# precision, and two sizes of the batch.
+# A second measurement then compares TensorFlow with PyTorch (section 8), in 12 minutes more.
 
 # %%
 pytorch, half = configurations.known(), "-bf16" * BF16
@@ -347,8 +348,7 @@ print(f"All layers learn: {gflop:.2f} GFLOP for one image")
 print(f"The last ten: {float(training_flops(each, 10)) / 1e9:.2f} GFLOP")
 
 # %% [markdown]
-# Papers often say "4 GFLOP" for ResNet-50, because they count a multiplication and its addition as one, and only the
-# forward pass.
+# Papers say "4 GFLOP", as they count a multiply-add as one, forward only.
 #
 # No training is faster than the machine's fastest matmul, in the fastest precision that trains. So *that speed divided
 # by the operations of an image* is the limit for training, in images/s. It is measured in the same rounds, and is the
@@ -460,8 +460,7 @@ results.answer(1, "Which bar would you question first, and why?", ...)
 #
 # The convolutions compute nearly everything, so they may be long. Their three passes take the same number of
 # operations, so it is worth asking why one takes longer. The normalisation computes next to nothing, a few operations
-# for each number. If its bar is as long as a convolution's, something is wrong with it. Length alone proves nothing,
-# though. Section 7 compares each bar with its limit.
+# for each number. If its bar is as long as a convolution's, something is wrong with it.
 #
 # </details>
 #
@@ -474,8 +473,7 @@ results.answer(1, "Which bar would you question first, and why?", ...)
 # - Two [**hardware threads**](../docs/glossary.md#core) share the arithmetic units of a core, and a good
 #   convolution keeps those busy with one.
 # - A batch system or `taskset` gives you certain CPUs, a *mask*. A container's *quota* is CPU time on any of them. With
-#   2.5, two threads can run all the time. Never pin threads under a quota: all containers on the node would pick the
-#   same CPUs.
+#   2.5, two threads can run all the time. Never pin threads under a quota.
 # - Memory on another [**NUMA node**](../docs/glossary.md#numa-node) is slower to reach. On two sockets, the usual
 #   advice is one process per node, as in `numactl --cpunodebind=0 --membind=0 python train.py`.
 #
@@ -520,7 +518,7 @@ for quota in (None, 2.5):
 # ## 5 · Three sick logs {read 3, do 8}
 #
 # With `ONEDNN_VERBOSE=1`, oneDNN writes a line for each of its [**primitives**](../docs/glossary.md#primitive),
-# whichever program calls it. (In 2018 the variable was `MKLDNN_VERBOSE`, and `MKL_VERBOSE` is that of MKL's matmuls.)
+# whichever program calls it. (In 2018, it was `MKLDNN_VERBOSE`.)
 # In 2026, a new version of PyTorch computed FP16 matmuls [more than 1,000 times
 # slower](https://github.com/pytorch/pytorch/issues/193951), and one word in this log gave the cause away.
 #
@@ -596,12 +594,10 @@ results.answer(2, "What is wrong in a, b and c, and what would you change?", ...
 # - **a**: the same code does the same work in nearly twice the time. The head shows why: `nthr:1`, one thread.
 #   `torchrun` sets `OMP_NUM_THREADS=1` for each of several ranks unless you set it.
 # - **b**: the reorders. Images come as `abcd`, PyTorch's own layout. The convolutions want them blocked (`aBcd16b`),
-#   and their results go back to `abcd` each time. `memory_format=torch.channels_last` ends that. Other layouts also
-#   mean other kernels, which is the smaller part.
+#   and their results go back to `abcd` each time. `memory_format=torch.channels_last` ends that.
 # - **c**: other code. Three of 53 rows take most of the time, by `ref:any`. That is oneDNN's reference implementation,
 #   plain C++ for cases in which it has nothing better. The head says `Intel AVX2`, although the CPU has AVX-512,
-#   because `ONEDNN_MAX_CPU_ISA=AVX2` was set. With AVX2, oneDNN has no INT8 kernel for 8 groups of 14 channels. The
-#   other kernels are slower too.
+#   because `ONEDNN_MAX_CPU_ISA=AVX2` was set. With AVX2, oneDNN has no INT8 kernel for 8 groups of 14 channels.
 #
 # </details>
 
@@ -609,8 +605,7 @@ results.answer(2, "What is wrong in a, b and c, and what would you change?", ...
 # ## 6 · The suspects {read 11, wait 0.3}
 #
 # For each suspect, write your guess first. The row then shows its speed, the share of the limit, and the factor against
-# the variant that it changes, with 95% [**confidence intervals**](../docs/glossary.md#confidence-interval). The next
-# cell waits for the background if necessary.
+# the variant that it changes, with 95% [**confidence intervals**](../docs/glossary.md#confidence-interval).
 
 # %% tags=["background"]
 if RECORDED:
@@ -703,7 +698,7 @@ draw_ledgers(["as found", "fused norm"], "The same step, with normalisations as 
 # %% [markdown]
 # **Why were we wrong?** The forecast exchanged one bar. Others may have become shorter too, such as the sums of
 # gradients, of which Keras' chain needs several for each layer. The ratio of the whole ledgers shows what that
-# explains. What is left comes from running one operation at a time, which only the ledgers did.
+# explains.
 #
 # ### The layout
 #
@@ -749,7 +744,7 @@ evidence("cores busy", "fused norm", "one at a time")
 # %% [markdown]
 # **Why were we wrong?** The forward pass is nearly a chain, but the backward pass isn't. A layer's two gradients don't
 # depend on each other, and neither do the updates. While one operation ends on a single core, another can use the rest.
-# Against that, two at once compete for the caches. The busy cores show how large the first effect can be.
+# The busy cores show how large the first effect can be.
 #
 # ### Precision
 #
@@ -776,7 +771,7 @@ bars[bars.max(axis=1) > 5].round(2)
 # %% [markdown]
 # **Why were we wrong?** Arithmetic may gain as much as the peak does. What memory limits gains two at most, and the
 # update of the weights, which stay in float32, nothing. Conversions are new. A bar outside these bounds has another
-# kernel, or is short and noisy. (On a CPU without bfloat16, both columns are in float32, and the row is recorded.)
+# kernel, or is short and noisy.
 #
 # ### Memory and its pages
 #
@@ -804,8 +799,7 @@ evidence("page faults", "pages")
 
 # %% [markdown]
 # **Why were we wrong?** With a few hundred faults in a step, there is nothing to gain. Hundreds of thousands, as in the
-# NCHW row, are worth this variant. Large pages also help the processor to find addresses, and some systems give them to
-# every program (`always` in `/sys/kernel/mm/transparent_hugepage/enabled`).
+# NCHW row, are worth this variant.
 #
 # ### The batch
 #
@@ -841,8 +835,7 @@ results.compare_guess(8, batch_gain)
 # %% [markdown]
 # **Why were we wrong?** Two points fit any line, and the larger batch is the third. The fixed part is work on
 # *weights*, of which there are as many for one image as for a hundred, what each operation costs at any size, and
-# kernels that keep the cores badly busy with one image. The forecast fails if something grows faster than the batch, as
-# when tensors no longer fit in a cache. A larger batch also changes the training (labs 05, 07 and 08).
+# kernels that keep the cores badly busy with one image.
 #
 # ### The verdict
 
@@ -882,9 +875,7 @@ results.answer(3, "Which suspects were guilty on your machine, and which were no
 #
 # Guilty is what gains when it is changed, with an interval that excludes 1. Normalisation and precision are mostly the
 # large ones (without bfloat16 instructions, only the first). NCHW costs time only if somebody set it, and the number of
-# operations at once only if the default loses. Threads matter where a container or hardware threads mislead TensorFlow,
-# pages where the kernel has to clear memory in every step, and the batch where the fixed part is large, as on many
-# cores.
+# operations at once only if the default loses.
 #
 # </details>
 #
@@ -973,8 +964,8 @@ results.answer(4, "What would you work on next, and how much could it bring?", .
 #
 # The row that is first in both lists. If they differ, memory varied too much to decide. To see a row's effect, subtract
 # its saving from the step, and divide. The saving is what better code for the same work could bring. Fusion does more:
-# it lowers the limit itself, as fewer tensors move through memory. The limits add up to more than that of the picture,
-# so a step cannot reach 100% there. With AMX, convolutions take so little time that everything else moves to the top.
+# it lowers the limit itself, as fewer tensors move through memory.  With AMX, convolutions take so little time that
+# everything else moves to the top.
 #
 # </details>
 #
@@ -986,7 +977,7 @@ results.answer(4, "What would you work on next, and how much could it bring?", .
 #
 # PyTorch's threads are [**OpenMP**](../docs/glossary.md#openmp)'s. pip's PyTorch comes with GNU's library, `libgomp`.
 # There, a waiting thread *spins* for a while, so that it can go on at once, and keeps its core busy.
-# `OMP_WAIT_POLICY=passive` makes it sleep (`GOMP_SPINCOUNT` sets how long it spins). `KMP_BLOCKTIME` and `KMP_AFFINITY`
+# `OMP_WAIT_POLICY=passive` makes it sleep . `KMP_BLOCKTIME` and `KMP_AFFINITY`
 # belong to Intel's `libiomp5`, and do nothing unless it is preloaded.
 #
 # <div class="alert alert-block alert-info" style="color: black">
@@ -1032,10 +1023,10 @@ draw_shares([name for name in race if name != "limit"], race, "Two frameworks on
 # %% [markdown]
 # **Why were we wrong?** `torch.compile` removes Python's calls, and fuses what stands between convolutions. The
 # convolutions stay oneDNN's, and the fused code is the compiler's own, which isn't always faster than the kernels that
-# it replaces. So measure it for your network.
+# it replaces.
 #
 # Waking a thread takes some tens of microseconds, and the log of section 5 has some hundred primitives in a step.
-# Multiply, and compare with the time of a step. With short steps or many threads, spinning saves more. Threads should
+# Multiply, and compare with the time of a step.  Threads should
 # sleep where other work needs the cores, as with several ranks on a node.
 #
 # Here is the line that most reports lack, from default to best, for both.
@@ -1067,11 +1058,11 @@ results.answer(5, "What would you change in your own training script tomorrow?",
 # <details><summary>A model answer</summary>
 #
 # The changes whose rows were significant on the machine that you train on, mostly the precision and, in Keras 3, the
-# normalisation. Set the number of threads in a container. Measure old advice before you follow it.
+# normalisation. Set the number of threads in a container.
 #
 # </details>
 #
-# ## 9 · What was published, and open tasks {read 5, optional}
+# ## 9 · What was published {read 5, optional}
 #
 # Two reports started this lab. In 2019, a talk by Intel showed `tf_cnn_benchmarks`, batch 16, at 3.84 images/s by
 # default and 17.69 with its library (4.6×). A walk-through on a rented machine (two sockets with nine cores each, batch
@@ -1084,7 +1075,7 @@ results.answer(5, "What would you change in your own training script tomorrow?",
 # | the same with `numactl -i all`, and NCHW | 34.18 (6.24×) |
 # | memory bound to one node (`-p 1` or `-m 1`) | about 23.6 |
 #
-# The last gain came from two changes at once. Binding all memory to one node was the expensive mistake. Those cores had
+#   Those cores had
 # AVX2: 16 multiplications and 16 additions per cycle, at 2.9 GHz.
 
 # %% tags=["nbval-check-output"]
@@ -1093,32 +1084,17 @@ for what, images in {"default": 5.48, "Intel's build": 33.62}.items():
     done = images * gflop
     print(f"{what}: {done:.0f} of {paper:,.0f} GFLOP/s on paper, {done / paper:.0%}")
 
-# %% [markdown]
-# **Open tasks**, in a terminal. `./lab bench` has the same network in both frameworks, and prints as
-# `tf_cnn_benchmarks` did:
-#
-# ```bash
-# ./lab bench --config onednn-threads,onednn-threads-xla --num_batches=3 --rounds 6
-# ```
-#
-# - *Compilers.* XLA compiles the whole step. Does oneDNN's log still show convolutions?
-# - *NUMA.* With two nodes, compare `numactl --interleave=all` with one process on each node.
-
 # %% [markdown] tags=["instructor"]
 # <div class="alert alert-block alert-warning" style="color: black">
 #
 # **For the instructor · Timing and what goes wrong**
 #
 # Start both background measurements in the first minute, then explain. They need a quiet machine, and about 26 minutes.
-# Reach section 6 at minute 28. With measuring slots or little memory, the lab shows recorded figures instead, and says
+# With measuring slots or little memory, the lab shows recorded figures instead, and says
 # so. PyTorch is optional (`./lab setup --torch`, 1 GB): without it, section 8 is recorded too. Short of time? Skip
 # sections 4 and 9.
 #
-# *Busy.* If a row is marked, run the start cells of section 1 again after the lesson. Guesses and answers are kept. If
-# a variant can't run on a machine, delete its line in `SUSPECTS`, and its cell in section 6.
-#
-# *Open tasks.* With XLA, the log has no convolutions, as XLA has its own. With two nodes, expect one process on each to
-# win, if their gradients are then added up.
+# *Busy.* If a row is marked, run the start cells of section 1 again after the lesson.
 #
 # </div>
 
@@ -1138,30 +1114,22 @@ for what, images in {"default": 5.48, "Intel's build": 33.62}.items():
 # </div>
 
 # %% [markdown]
-# ## Questions {read 2}
+# ## Questions {read 1}
 #
-# 1. Does oneDNN bring as much on your machine as in 2019? Name two reasons why it need not.
-# 2. How do you prove that TensorFlow uses oneDNN at all?
-# 3. The walk-through's machine had 36 logical CPUs. Why did it set 18 threads?
-# 4. What is the trade-off of `KMP_BLOCKTIME`? When would you set it to 0?
+# 1. How do you prove that TensorFlow uses oneDNN at all?
+# 2. When would you set `KMP_BLOCKTIME` to 0?
 
 # %% [markdown] tags=["instructor"]
 # <div class="alert alert-block alert-warning" style="color: black">
 #
-# **For the instructor · Answers**
-#
-# 1. Eigen has learned newer instructions since, and those machines had other cores. The walk-through compares two
-#    builds.
-# 2. `ONEDNN_VERBOSE=1` prints a line for each primitive. Or the profile has operations with `_Mkl`.
-# 3. Two hardware threads share a core's arithmetic units, which a good convolution keeps busy with one.
-# 4. A waiting thread is ready at once, but keeps a core busy. Use 0 if several ranks share the cores of a node.
+# **Answers.** 1. By `ONEDNN_VERBOSE=1`, or `_Mkl` in the profile. 2. If several ranks share the cores of a node.
 #
 # </div>
 
 # %% [markdown]
 # ## Remember
 #
-# - Ask for the share of the limit. A factor says more about where you started.
+# - Ask for the share of the limit.
 # - Make a ledger that closes, and rank nothing below what it can't explain.
 # - Change one thing at a time, forecast it, and explain each miss.
 # - Advice has a date and a library. Measure it again.
