@@ -282,7 +282,7 @@ results.answer(1, "Which three figures explain the gap between the paper peak an
 # <div class="alert alert-block alert-warning" style="color: black">
 #
 # **For the instructor.** Write the range of cores, clocks and factors on the board. Most rooms guess the paper peak in
-# section 3, 2 in section 4, and 1 to 2 in section 5. Ask whoever was furthest off. What changes on other machines:
+# section 3, 2 in section 4, and 1 to 2 in section 5. Ask who was furthest off. What changes on other machines:
 #
 # - One usable core: one thread and all cores are the same, and in section 5 two ranks share the core anyway.
 # - No compiler, and Arm: no limit is measured, so the clock and `fmas` stay unchecked.

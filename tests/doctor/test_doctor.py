@@ -5,6 +5,7 @@ import dataclasses
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -374,7 +375,7 @@ def test_a_terminal_shows_all_checks_and_the_affected_labs():
     assert "ok Python 3.11.9 in" in words
     assert all(result.seen in words for result in report.findings)
     assert "warn data no mnist.npz" in words
-    assert "02 · oneDNN under an MNIST CNN  can run, but check: data" in plain
+    assert re.search(r"^02 · oneDNN.* can run, but check: data$", plain, re.M)
     assert plain.endswith("\n8 other labs can run.\n")
 
 
