@@ -99,6 +99,10 @@ def run_on_testbed(
     uplink: Annotated[
         str | None, typer.Option(help="rate of the wire from each rack's switch to the core switch")
     ] = None,
+    wire: Annotated[
+        list[str] | None, typer.Option(help="another rate of one node's wire, such as '3=50 Mbit/s'; may be repeated")
+    ] = None,
+    queue: Annotated[int | None, typer.Option(help="bytes that may wait at a switch for a node's wire")] = None,
 ) -> None:
     """Run an MPI command on nodes joined by wires, all on this machine; `shell` opens a shell there.
 
@@ -111,7 +115,13 @@ def run_on_testbed(
     if not context.args:
         raise LabError("give a command after --, such as mpirun -n 2 python ring.py, or `shell` for a shell.")
     argv = [os.environ.get("SHELL", "bash")] if context.args == ["shell"] else context.args
-    with Testbed(nodes, rate, racks=racks, uplink=uplink) as wires:
+    others: dict[int, float | str] = {}
+    for text in wire or ():
+        node, separator, other = text.partition("=")
+        if not (separator and node.strip().isdecimal()):
+            raise LabError(f"--wire must be like '3=50 Mbit/s', a node and the rate of its wire, not {text!r}.")
+        others[int(node)] = other
+    with Testbed(nodes, rate, racks=racks, uplink=uplink, wires=others, queue=queue) as wires:
         print("\n".join(filter(None, [str(wires), wires.warning])), flush=True)
         status = command.run(wires, argv)
     raise SystemExit(status)

@@ -220,6 +220,10 @@ def _testbed_options(testbed: Testbed) -> list[str]:
     options = ["--nodes", str(len(testbed.nodes)), "--rate", show_rate(testbed.rate, digits=12)]
     if testbed.uplink is not None:
         options += ["--racks", str(len(testbed.racks)), "--uplink", show_rate(testbed.uplink, digits=12)]
+    for node, rate in testbed.topology.wires.items():
+        options += ["--wire", f"{node}={show_rate(rate, digits=12)}"]
+    if testbed.topology.queue:
+        options += ["--queue", str(testbed.topology.queue)]
     return options
 
 

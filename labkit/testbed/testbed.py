@@ -7,6 +7,7 @@ user namespaces are allowed. Only wires are emulated: the nodes share this machi
 """
 
 import contextlib
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -59,6 +60,11 @@ class Testbed:
         to the core switch, where mpirun runs. By default, all nodes are at the core.
     uplink : float or str, optional
         The rate of the racks' cables, if there are racks.
+    wires : mapping of int to (float or str), optional
+        The rates of nodes whose wires have another rate, by their number.
+    queue : int, optional
+        The bytes that may wait at a switch for a node's wire; packets that find the queue full are dropped. By default,
+        as many as the wire carries in 100 ms.
 
     Attributes
     ----------
@@ -70,6 +76,8 @@ class Testbed:
         The numbers of each rack's nodes; one rack means that all nodes are at the core.
     uplink : float or None
         The rate of the racks' cables; None with one rack.
+    topology : Topology
+        All of these, the rates of single wires, and the queue.
     interface : str
         The name of the nodes' interfaces.
 
@@ -88,10 +96,12 @@ class Testbed:
         *,
         racks: int = 1,
         uplink: float | str | None = None,
+        wires: Mapping[int, float | str] | None = None,
+        queue: int | None = None,
     ) -> None:
         if reason := lacks.reason("namespaces"):
             raise NoTestbed(reason)
-        self._topology = topology = Topology.of(nodes, rate, racks, uplink)
+        self.topology = topology = Topology.of(nodes, rate, racks, uplink, wires, queue)
         self.rate, self.racks, self.uplink = topology.rate, topology.racks, topology.uplink
         self.interface = interface()
         with contextlib.ExitStack() as on_failure:
@@ -123,7 +133,7 @@ class Testbed:
         All nodes send to the next concurrently. This is the transfer that falls furthest short of the rate on its path:
         the wires' rate, or an uplink's if that is lower. With one node, the measured rate is NaN.
         """
-        return rates.measure(self._shell, self._topology, self.nodes)
+        return rates.measure(self._shell, self.topology, self.nodes)
 
     def __str__(self) -> str:
         """Return its nodes and its rates, requested and measured, in one line."""
@@ -133,7 +143,7 @@ class Testbed:
         share = measured / expected
         percentage = f"{share:.0%}" if share >= 0.01 else "less than 1%"
         limit = f" of {show_rate(expected)}" if expected != self.rate else ""
-        return f"{self._topology}: a transfer reached {show_rate(measured)}{limit}, {percentage}"
+        return f"{self.topology}: a transfer reached {show_rate(measured)}{limit}, {percentage}"
 
     @property
     def warning(self) -> str:

@@ -106,7 +106,8 @@ def _add_rack(shell: Shell, rack: int, rate: float) -> None:
 
 def _add_node(shell: Shell, node: Node, topology: Topology, tuning: str, name: str) -> None:
     """Make a node's interface and its cable to its switch."""
-    segments, port, within = _segments(topology.rate), f"port{node.number}", f"nsenter -t {node.pid} -n"
+    rate, port, within = topology.wire(node.number), f"port{node.number}", f"nsenter -t {node.pid} -n"
+    segments = _segments(rate)
     _run(
         shell,
         f"""
@@ -117,8 +118,8 @@ def _add_node(shell: Shell, node: Node, topology: Topology, tuning: str, name: s
         ip link set lo up
         ip addr add {node.address}/24 dev {name}
         ip link set {name} {segments} up'
-        {_limit(port, topology.rate)}
-        {within} {_limit(name, topology.rate)}
+        {_limit(port, rate, topology.queue)}
+        {within} {_limit(name, rate)}
         """,
     )
 
@@ -137,9 +138,10 @@ def _tune_tcp(topology: Topology) -> str:
     )
 
 
-def _limit(interface: str, rate: float) -> str:
-    """Return the command that limits the rate of one end of a cable."""
-    return f"tc qdisc add dev {interface} root tbf rate {rate:.0f}bit burst {burst(rate)} latency {1e3 * QUEUE_S:g}ms"
+def _limit(interface: str, rate: float, queue: int | None = None) -> str:
+    """Return the command that limits the rate, and the queue in bytes, of one end of a cable."""
+    waiting = f"latency {1e3 * QUEUE_S:g}ms" if queue is None else f"limit {queue}"
+    return f"tc qdisc add dev {interface} root tbf rate {rate:.0f}bit burst {burst(rate)} {waiting}"
 
 
 def _run(shell: Shell, script: str) -> None:

@@ -139,6 +139,8 @@ def test_racks(wires_can_be_made):
         (("--rate", "fast", "--", "true"), "a rate must be like"),
         (("--nodes", "65", "--", "true"), "nodes must be an integer from 1 to 64"),
         (("--racks", "2", "--", "true"), "set the uplink's rate too"),
+        (("--wire", "50 Mbit/s", "--", "true"), "--wire must be like '3=50 Mbit/s'"),
+        (("--queue", "7", "--", "true"), "a queue must be an integer of bytes"),
         (("--", "no-such-program"), "cannot start no-such-program"),
     ],
 )

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -105,6 +106,13 @@ class TestWires:
         assert size < first.sent < 1.1 * size
         assert size < third.received < 1.1 * size
         assert max(first.received, third.sent, *second) < 0.1 * size
+
+    def test_one_wire_has_another_rate_and_queues_are_short(self, make):
+        wires = make(2, "1 Gbit/s", wires={2: "20 Mbit/s"}, queue=20_000)
+        ends = [on(wires, node, "tc", "qdisc").stdout for node in (None, 1, 2)]
+        assert "dev port1 root refcnt" in ends[0]
+        assert [re.findall(r"rate (\S+)", end) for end in ends] == [["1Gbit", "20Mbit"], ["1Gbit"], ["20Mbit"]]
+        assert [end.count("lat 100ms") for end in ends] == [0, 1, 1]
 
     def test_one_node_has_no_wires_to_measure(self, make):
         wires = make(1, "1 Gbit/s")

@@ -42,11 +42,21 @@ def test_a_transfer_to_another_rack_has_the_uplinks_rate():
     assert {fast.to_next(node) for node in range(1, 5)} == {GBIT}
 
 
+def test_a_transfer_has_the_rate_of_the_slower_wire():
+    topology = Topology.of(4, "1 Gbit/s", wires={2: "500 Mbit/s"})
+    assert [topology.to_next(node) for node in range(1, 5)] == [5e8, 5e8, GBIT, GBIT]
+    assert topology.slowest == 5e8
+
+
 @pytest.mark.parametrize(
     ("racks", "text"),
     [
         ((), "4 nodes on wires of 1 Gbit/s"),
         ((2, 5e8), "4 nodes in 2 racks on wires of 1 Gbit/s, uplinks of 500 Mbit/s"),
+        (
+            (1, None, {3: 5e7}, 20_000),
+            "4 nodes on wires of 1 Gbit/s (node 3: 50 Mbit/s), with queues of 20,000 bytes",
+        ),
     ],
 )
 def test_a_topology_is_described_in_words(racks, text):
@@ -68,6 +78,13 @@ def test_racks_and_an_uplink_come_together():
     assert "set the uplink's rate too" in error_of(Topology.of, 4, GBIT, 2)
     assert "set the number of racks too" in error_of(Topology.of, 4, GBIT, 1, GBIT)
     assert error_of(Topology.of, 4, GBIT, 2, "fast").startswith("a rate must be ")
+
+
+def test_other_wires_and_queues():
+    assert "the node of a wire must be an integer from 1 to " in error_of(Topology.of, 4, GBIT, wires={5: GBIT})
+    assert error_of(Topology.of, 4, GBIT, wires={1: "fast"}).startswith("a rate must be ")
+    for queue in (0, 2_999, 10**9, "20 kB", 1e4 + 0.5, True):
+        assert error_of(Topology.of, 4, GBIT, queue=queue).startswith("a queue must be an integer of bytes from 3,000 ")
 
 
 def test_integers_of_numpy_count_too():
