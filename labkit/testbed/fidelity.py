@@ -18,7 +18,7 @@ from labkit.testbed import Testbed, traffic
 # theory (4 and 8 nodes, 100 Mbit/s; two racks), 42 to 53% of the cores were in use; with 22 to 66% above theory
 # (4 and 8 nodes, 1 Gbit/s) 64 and 66%; with 84 to 91% above theory (4 nodes, 5 Gbit/s) 67% (docs/wires.md).
 MAX_USED = 0.6
-SAMPLE_S = 0.25  # between checks for traffic on the wires
+SAMPLE_S = 0.1  # between checks for traffic on the wires
 IN_USE_BYTES = 6_000  # sent by all nodes, times their number squared: starting ranks and their imports need less
 
 
@@ -29,8 +29,9 @@ class Fidelity:
     Attributes
     ----------
     used : float
-        The share of the time, since the wires were first used, for which shared cores were in use by any program. 0 if
-        each node has its own cores: a real node would use them as well.
+        The share of the time, from the first use of the wires to the last, for which shared cores were in use by any
+        program: ranks that start or end need cores, but no wires. 0 if each node has its own cores, which a real node
+        would use as well, and if the wires were used too briefly to tell.
     """
 
     used: float = 0.0
@@ -49,24 +50,27 @@ def watch(testbed: Testbed | None) -> Iterator[Fidelity]:
     if not testbed or not count or max(count.values()) == 1:
         yield fidelity
         return
-    first: list[tuple[float, dict[int, CpuTimes]]] = []
-    over, already_sent = threading.Event(), _bytes_sent(testbed)
+    in_use: list[tuple[float, dict[int, CpuTimes]]] = []
+    over, counted = threading.Event(), _bytes_sent(testbed)
 
-    def wait_for_traffic() -> None:
+    def watch_traffic() -> None:
+        nonlocal counted
         while not over.wait(SAMPLE_S):
-            if _bytes_sent(testbed) - already_sent > IN_USE_BYTES * len(testbed.nodes) ** 2:
-                first.append((time.monotonic(), cpu_times()))
-                return
+            now_sent = _bytes_sent(testbed)
+            if now_sent - counted > IN_USE_BYTES * (1 if in_use else len(testbed.nodes) ** 2):
+                in_use[1:] = [(time.monotonic(), cpu_times())]
+            counted = now_sent if in_use else counted
 
-    thread = threading.Thread(target=wait_for_traffic, daemon=True)
+    thread = threading.Thread(target=watch_traffic, daemon=True)
     thread.start()
     try:
         yield fidelity
     finally:
         over.set()
         thread.join()
-        for began, before in first:
-            fidelity.used = _used(before, cpu_times(), count, time.monotonic() - began)
+        if len(in_use) > 1:
+            (began, before), (ended, after) = in_use
+            fidelity.used = _used(before, after, count, ended - began)
 
 
 def _used(before: dict[int, CpuTimes], after: dict[int, CpuTimes], cpus: Counter[int], seconds: float) -> float:
