@@ -18,7 +18,7 @@ from labkit.testbed import Testbed, traffic
 # theory (4 and 8 nodes, 100 Mbit/s; two racks), 42 to 53% of the cores were in use; with 22 to 66% above theory
 # (4 and 8 nodes, 1 Gbit/s) 64 and 66%; with 84 to 91% above theory (4 nodes, 5 Gbit/s) 67% (docs/wires.md).
 MAX_USED = 0.6
-SAMPLE_S = 0.1  # between checks for traffic on the wires
+SAMPLE_S, MIN_USE_S = 0.1, 0.5  # between checks for traffic on the wires; shorter use is that of starting ranks
 IN_USE_BYTES = 6_000  # sent by all nodes, times their number squared: starting ranks and their imports need less
 
 
@@ -68,7 +68,7 @@ def watch(testbed: Testbed | None) -> Iterator[Fidelity]:
     finally:
         over.set()
         thread.join()
-        if len(in_use) > 1:
+        if len(in_use) > 1 and in_use[1][0] - in_use[0][0] >= MIN_USE_S:
             (began, before), (ended, after) = in_use
             fidelity.used = _used(before, after, count, ended - began)
 
