@@ -306,7 +306,7 @@ _ = (work / "own_ddp.py").write_text(Path(ddp).read_text())
 # time. Two sets of numbers go into it:
 #
 # - **The wire alone**: `start` seconds per all-reduce, and 2(n − 1)/n times its bytes at the wire's rate, headers
-#   included (lab 06, sections 4 and 8). Computing continues as if nothing were sent.
+#   included (lab 06, section 5). Computing continues as if nothing were sent.
 # - **Wire and core**: sending also costs the core, which copies gradients, hands them to the kernel and adds up what
 #   arrives. So each call is timed outside training: alone, and while the rank computes. The third number is what
 #   computing loses to it. (A network card that reads memory itself costs the core less.)
@@ -1111,7 +1111,7 @@ results.compare_guess(2, Measured(memory["ZeRO-1", COUNTED[-1]][0], unit="bytes"
 #
 # ### What is on the wire?
 #
-# The bytes that a node's interface sends in a step, with one header per bundle of packets (lab 06, section 7). FSDP
+# The bytes that a node's interface sends in a step, with one header per bundle of packets. FSDP
 # gathers the last layer once: its weights are still there when the backward pass begins.
 
 # %% jupyter={"source_hidden": true}

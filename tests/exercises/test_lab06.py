@@ -1,27 +1,23 @@
 import json
-import math
-from typing import NamedTuple
+from collections import Counter
 
 import lab_cells
 import numpy as np
 import pytest
 from labs import ThreeWays
 from mpi4py import MPI
-from scipy.optimize import least_squares
 
-from labkit.display.consistency import Prediction
-from labkit.display.measured import Measured
+from labkit.exercises.engine import launches
+from labkit.exercises.labs import on_ranks
 from labkit.mpi import counting
 from labkit.mpi.launch import run_ranks
-from labkit.system import statistics
 from labkit.testbed.testbed import SLEEP_WHILE_WAITING
 from labkit_author import sources
-from labkit_author.mistakes import Change
 
 
 class TestExercises(ThreeWays):
     lab = "06"
-    names = {"np": np, "math": math}
+    on_ranks = frozenset({1, 2, 4})
 
     @classmethod
     def make_student(cls, folder):
@@ -30,128 +26,93 @@ class TestExercises(ThreeWays):
         return super().make_student(folder)
 
 
-def write(folder, script):
-    """Write one of the lab's scripts that are not exercises."""
-    cells = sources.read(sources.find("06")).cells
-    text = next(cell.source for cell in cells if cell.source.startswith(f"%%writefile work/{script}.py"))
+def write(folder, *scripts):
+    """Write some of the lab's scripts."""
     (folder / "work").mkdir(exist_ok=True)
-    (folder / "work" / f"{script}.py").write_text(text.partition("\n")[2])
+    for cell in sources.solved(sources.read(sources.find("06"))).cells:
+        head, _, text = cell.source.partition("\n")
+        if head in [f"%%writefile work/{script}.py" for script in scripts]:
+            (folder / head.split()[-1]).write_text(text)
 
 
+@pytest.mark.slow
 def test_a_solution_passes_when_launched_alone(student, capsys):
-    """As a student runs it, unlike the answers above, which share launches."""
+    """As a student runs it, unlike the answers in `engine/test_on_ranks.py`, which share launches."""
     student.check(2, student.answer(2))
     assert "Exercise 2 · passed." in capsys.readouterr().out
 
 
-def test_bytes_and_messages_match_theory(student, tmp_path):
-    """For the solutions, as the lab counts them."""
-    write(tmp_path, "count")
-    servers, ring = (student.answer(number) for number in (1, 2))
-    assert (servers, ring) == ("work/servers.py", "work/ring.py")
-    lines = run_ranks(4, "work/count.py", "servers", "ring", threads=1, env=SLEEP_WHILE_WAITING, show=False).lines[0]
-    lines_of = [[part.strip() for part in line.replace("in theory", "theory").split("|")] for line in lines]
-    for (method, *counted), (same_method, *theory) in zip(lines_of[::2], lines_of[1::2], strict=True):
-        assert method.split()[:-1] == same_method.split()[:-1]
-        assert (method.split()[-1], same_method.split()[-1]) == ("counted", "theory")
-        assert counted == theory, method
-    assert len(lines_of) == 2 * (3 + 3 + 4)
+@pytest.mark.slow
+def test_the_check_accepts_the_colleagues_ring(tmp_path, monkeypatch):
+    """As the lab says: only the picture shows that its ranks take turns."""
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path, "chunks", "colleague")
+    launches.check(on_ranks("06")[2], "work/colleague.py")
 
 
-def test_ranks_end_the_training_with_equal_weights(student, tmp_path):
-    """Also if top_k returns lists. The reported traffic matches theory; FP16 sends half of float32."""
-    for script in ("averages", "network", "compress"):
-        write(tmp_path, script)
-    writing = next(
-        cell.source
-        for cell in sources.read(sources.find("06")).cells
-        if "topk.py" in cell.source and "write_text" in cell.source
-    )
-    lists = "return indices.tolist(), values.tolist(), owed.tolist()"
-    top_k = student.answer(6, Change(before="return indices, values, owed", after=lists))
-    assert student.check(6, top_k) is top_k
-    exec(writing, {"check": student.check, "work": tmp_path / "work"})
-    assert (tmp_path / "work" / "topk.py").read_text().count("# def top_k(") == 1
-    run = run_ranks(2, "work/compress.py", "out.json", 256, 1, threads=1, show=False)
-    assert [line.rpartition(" ")[2] for line in run.lines[0]] == ["0.0"] * 6
-    sent = {method: log["megabytes"][-1] for method, log in json.loads((tmp_path / "out.json").read_text()).items()}
-    weights = 784 * 64 + 64 + 64 * 10 + 10
-    assert sent["float32"] == pytest.approx(4 * 4 * weights / 1e6)  # 256 digits in batches of 64: 4 steps
-    assert sent["FP16"] == pytest.approx(sent["float32"] / 2)
-    assert sent["1/50"] == sent["1/50, error feedback"] == pytest.approx(4 * 8 * (weights // 100) / 1e6)
+# --- the recording, and the model ---
+
+N, BYTES = 4, 40_000
 
 
-@pytest.mark.parametrize("n", [4, 8, 64, 1024])
-def test_an_uplink_costs_halving_more_than_the_ring(n):
-    through = lab_cells.functions("06", "through_uplink")["through_uplink"]
-    ring, last, first = (
-        through(method, n) for method in ("ring", "halving, far partner last", "halving, far partner first")
-    )
-    assert ring == pytest.approx(2 * (n - 1) / n)
-    # Step by step: partners in a rack exchange halves and so on, each on its own link; one step uses the uplink.
-    halves = [1 / 2**step for step in range(1, n.bit_length())]
-    assert last == pytest.approx(2 * (sum(halves[:-1]) + n / 2 * halves[-1]))
-    assert first == pytest.approx(2 * (sum(halves[1:]) + n / 2 * halves[0]))
-    assert ring < last <= first
+@pytest.fixture(scope="module")
+def recordings(tmp_path_factory):
+    """The recordings of a ring, a ring whose ranks take turns, a wrong one, and four servers."""
+    folder = tmp_path_factory.mktemp("recordings")
+    write(folder, "chunks", "servers", "ring", "colleague", "travel")
+    ring = (folder / "work/ring.py").read_text()
+    (folder / "work/wrong.py").write_text(ring.replace("me + 1 - step", "me - step"))
+
+    def run(module, method="ring"):
+        arguments = ("servers", module, method, BYTES // 4, "out.json")
+        run_ranks(N, "work/travel.py", *arguments, threads=1, env=SLEEP_WHILE_WAITING, cwd=folder, show=False)
+        return json.loads((folder / "out.json").read_text())
+
+    return {name: run(name) for name in ("ring", "colleague", "wrong")} | {"servers": run("ring", "n servers")}
 
 
-def test_predictions_have_intervals_over_rounds():
-    lab = model("predict_all", "milliseconds", "over_rounds")
-    cases = {("ring", 2, 1_000_000): [1.0, 1.1, 0.9], ("1 server", 2, 1_000_000): [3.0, 3.0, 3.0]}
-    ring, server = lab["predict_all"](cases, Machine(0.0, 1e6, math.inf), 0)
-    assert (ring.name, ring.predicted, ring.inside) == ("ring, 2 ranks, 1,000,000 bytes", 1_000, True)
-    assert (server.predicted, server.inside) == (2_000, False)
-    assert server.measured.value == pytest.approx(3_000)
+def rounds_of(recording):
+    return lab_cells.functions("06", "rounds_of")["rounds_of"](recording["messages"])
 
 
-MODEL = ("message", "fit", "seconds_of", "predict", "fit_wires")
+def test_a_recording_has_each_message_of_the_ring(recordings):
+    sent = sorted((source, dest, size, chunk) for source, dest, size, chunk, *_ in recordings["ring"]["messages"])
+    chunks = {rank: [(rank - step) % N for step in range(2 * (N - 1))] for rank in range(N)}
+    assert sent == sorted((rank, (rank + 1) % N, BYTES // N, chunk) for rank in range(N) for chunk in chunks[rank])
+    assert all(began < ended for *_, began, ended in recordings["ring"]["messages"])
+    assert not recordings["ring"]["wrong"]
 
 
-class Machine(NamedTuple):
-    """The lab's own, which `lab_cells` doesn't load, as it is not a function."""
+def test_the_picture_of_a_wrong_ring_differs(recordings):
+    def sent(name):
+        return sorted(message[:4] for message in recordings[name]["messages"])
 
-    latency: float
-    bandwidth: float
-    adding: float
-
-
-def model(*more):
-    """Return functions of the lab's model, with the costs of exercise 3."""
-    cost = lab_cells.functions("06", "cost", math=math)["cost"]
-    names = {"np": np, "math": math, "least_squares": least_squares, "cost": cost, "Machine": Machine}
-    names["LIBRARY"] = ("doubling", "halving", "ring")
-    names |= {"Prediction": Prediction, "Measured": Measured, "interval": statistics.interval}
-    return lab_cells.functions("06", *MODEL, *more, **names)
+    assert sent("wrong") != sent("ring") == sent("colleague")
+    assert recordings["wrong"]["wrong"]
+    assert not recordings["colleague"]["wrong"]
+    assert [len(messages) for messages in rounds_of(recordings["ring"])] == [N] * 2 * (N - 1)
+    assert [len(messages) for messages in rounds_of(recordings["colleague"])] == [1] * N * 2 * (N - 1)
 
 
-@pytest.mark.parametrize(("latency", "bandwidth"), [(1e-4, 11.5e6), (2e-5, 118e6), (2e-6, 1.2e9)])
-def test_the_fit_recovers_the_wires_and_predicts_other_times(latency, bandwidth):
-    lab, wires = model(), Machine(latency, bandwidth, 5e9)
-    methods = ("ring", "1 server", "n servers")
-
-    def times(nodes, sizes):
-        return {(m, n, s): lab["predict"](m, n, s, wires) for m in methods for n in nodes for s in sizes}
-
-    fitted = lab["fit_wires"](times((2, 4), (1_000, 30_000, 300_000, 4_000_000)), 5e9)
-    assert fitted == pytest.approx(wires, rel=1e-3)
-    for case, seconds in times((3,), (10_000, 1_000_000)).items():
-        assert lab["predict"](*case, fitted) == pytest.approx(seconds, rel=1e-2)
+def test_servers_push_in_one_round_and_pull_in_the_next(recordings):
+    pairs = [(a, b) for a in range(N) for b in range(N) if a != b]
+    assert [sorted(messages) for messages in rounds_of(recordings["servers"])] == [
+        [(*pair, BYTES // N) for pair in pairs]
+    ] * 2
 
 
-def test_each_method_of_section_5_has_its_own_cost():
-    predict, wires = model()["predict"], Machine(0.0, 1e6, math.inf)
-    seconds = {method: predict(method, 4, 1e6, wires) for method in ("1 server", "n servers", "ring", "MPI_Allreduce")}
-    assert seconds == pytest.approx({"1 server": 6, "n servers": 1.5, "ring": 1.5, "MPI_Allreduce": 1.5})
+def test_predictions_are_bytes_over_rates():
+    names = {"Counter": Counter, "latency": 1.0, "bandwidth": 1_000.0, "adding": 10_000.0}
+    predict = lab_cells.functions("06", "predict", **names)["predict"]
+    step = [(rank, (rank + 1) % N, 500) for rank in range(N)]
+    assert predict([step] * 6, 20_000) == pytest.approx(2 + 6 * 1.5)
+    assert predict([step], 0, {"to 2": 250}) == pytest.approx(1 + 2)
+    fast = dict.fromkeys([f"{side} {rank}" for side in ("from", "to") for rank in range(N)], 10_000)
+    assert predict([step], 0, fast, (0, 0, 1, 1)) == pytest.approx(1 + 0.5)
+    assert predict([[(0, 2, 500), (1, 3, 500)]], 0, fast, (0, 0, 1, 1)) == pytest.approx(1 + 1)
 
 
-@pytest.mark.parametrize(
-    ("method", "milliseconds", "megabytes"),
-    [("1 server", 2_000, 12), ("n servers", 500, 6), ("ring", 500, 6), ("MPI_Allreduce", 500, 6)],
-)
-def test_theoretical_time_and_traffic_on_wires(method, milliseconds, megabytes):
-    names = {"GRADIENT": 4_000_000, "RATES": {"100 Mbit/s": 1e8}, "HEADERS": 25 / 24}
-    in_theory = lab_cells.functions("06", "in_theory", **names)["in_theory"]
-    assert in_theory(method, 4, "100 Mbit/s") == pytest.approx((milliseconds / 1e3, megabytes * 1e6))
+# --- counting ---
 
 
 @pytest.mark.parametrize(
@@ -189,3 +150,36 @@ def test_persistent_collectives_count_when_created():
     alone = counting.CountingComm(MPI.COMM_SELF)
     alone.Allreduce_init(np.zeros(2), np.zeros(2)).Free()
     assert [name for name, _ in alone.collectives] == ["Allreduce_init"]
+
+
+EXCHANGES = """
+import json
+import numpy as np
+from mpi4py import MPI
+from labkit.mpi import CountingComm
+
+ranks = CountingComm(MPI.COMM_WORLD)
+other, mine, theirs = 1 - ranks.rank, np.zeros(6), np.zeros(6)
+ranks.Sendrecv(mine[2:], other, 3, theirs, other, 3)  # as positions, without a status
+status = MPI.Status()
+if ranks.rank:
+    ranks.send("text", dest=0, tag=5)
+    ranks.Send([mine[4:], MPI.DOUBLE], 0)
+else:
+    assert ranks.recv(tag=5, status=status) == "text"
+    assert status.source == 1
+    request = ranks.Irecv(theirs, MPI.ANY_SOURCE)
+    request.Wait()
+ranks.Barrier()
+messages = [(m.source, m.dest, m.tag, m.offset, m.began <= m.ended) for m in ranks.timeline()]
+if not MPI.COMM_WORLD.rank:
+    print(json.dumps(sorted(messages)))
+"""
+
+
+@pytest.mark.slow
+def test_a_timeline_matches_sends_and_receives_of_all_kinds(tmp_path):
+    (tmp_path / "exchanges.py").write_text(EXCHANGES)
+    run = run_ranks(2, "exchanges.py", threads=1, cwd=tmp_path, show=False)
+    sent = [(0, 1, 3, 16, True), (1, 0, 0, 32, True), (1, 0, 3, 16, True), (1, 0, 5, 0, True)]
+    assert [tuple(message) for message in json.loads(run.lines[0][-1])] == sent

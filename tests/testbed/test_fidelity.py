@@ -52,6 +52,13 @@ def test_work_before_the_wires_are_used_does_not_count(on_one_core):
     assert (result.used, result.doubt) == (0, "")
 
 
+def test_use_that_is_too_brief_does_not_count(on_one_core, monkeypatch):
+    monkeypatch.setattr(fidelity, "MIN_USE_S", 60)
+    with fidelity.watch(on_one_core) as result:
+        spin(on_one_core, 1, 2, 2)
+    assert result.used == 0
+
+
 def test_nodes_with_separate_cores_may_be_busy(wires_can_be_made):
     if len(this_machine().cores) < 2:
         pytest.skip("two nodes share the one core")
