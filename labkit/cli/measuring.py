@@ -74,8 +74,9 @@ def tune(
     """Find the fastest settings for a command: threads, memory, or anything else in a knobs file.
 
     Options before `--` are for lab tune; the rest is the command to tune. The search starts with the default settings,
-    then tries those proposed by a model of the trials so far. At the end, best and default are measured again,
-    alternately. After Ctrl-C, the same command resumes the search.
+    then tries those proposed by a model of the trials so far. At the end, the default and the best trials are measured
+    again, alternately, and the settings with the largest lower bound are exported. After Ctrl-C, the same command
+    resumes the search.
     """
     from labkit.tune import run
 

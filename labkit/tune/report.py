@@ -32,12 +32,12 @@ def format_settings(settings: Mapping[str, Any]) -> str:
     )
 
 
-def env_file(command: Command, settings: Settings, verdict: str) -> str:
+def env_file(command: Command, settings: Settings, *verdict: str) -> str:
     """Return a file for bash to source that sets the variables of some settings; comments contain the other ones."""
     variables = command.variables(settings)
     lines = [
         "# Found by lab tune. In bash: source this file, then run the command.",
-        f"# {verdict}",
+        *(f"# {line}" for line in verdict),
         *(f"# {knob.env}: {knob.text}" for knob in command.knobs.values() if knob.env in variables and knob.text),
         *(f"export {name}={shlex.quote(value)}" for name, value in variables.items()),
         *(f"# flags: {shlex.join(flags)}" for flags in [command.flags(settings)] if flags),

@@ -6,7 +6,7 @@ import math
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from sqlalchemy import URL
 from sqlalchemy.exc import SQLAlchemyError
 
 from labkit.display import plots
-from labkit.measure import alternate, compare
+from labkit.measure import Measured, alternate, compare
 from labkit.measure.comparison import Speedup
 from labkit.system import files, load
 from labkit.system.cores import usable_machine
@@ -32,10 +32,44 @@ BENCH_FLAGS = ("-m", "labkit.bench", "--num_batches=10")
 DEFAULT_TRIALS = 40
 TIMEOUT_FACTOR = 10  # of the default's time; large, as larger batches legitimately take longer
 MIN_TIMEOUT_S = 60.0
-CONFIRMATION = "confirmation.json"  # metrics of the best and default settings, by round
+CONFIRMATION = "confirmation.json"  # metrics of the best trials and the default settings, by round
+DEFAULT = "default"
 
 
-def tune(argv: Sequence[str], config: TuneConfig, console: Console) -> Speedup | None:
+@dataclass(frozen=True)
+class Confirmation:
+    """The default settings and the best trials, measured again.
+
+    Attributes
+    ----------
+    settings : dict of str to dict
+        The settings of the default and of each of these trials, by name: "default", "trial 7".
+    promised : dict of str to float
+        Their metrics in the search.
+    metrics : dict of str to Measured
+        Their metrics in the fresh rounds.
+    speedups : dict of str to Speedup
+        The speed of each of these trials relative to the default.
+    """
+
+    settings: dict[str, Settings]
+    promised: dict[str, float]
+    metrics: dict[str, Measured]
+    speedups: dict[str, Speedup]
+
+    @property
+    def chosen(self) -> str:
+        """The name of the trial whose speed-up has the largest lower bound; "default" if no bound is above 1."""
+        name = max(self.speedups, key=lambda name: lower_bound(self.speedups[name]))
+        return name if lower_bound(self.speedups[name]) > 1 else DEFAULT
+
+
+def lower_bound(speedup: Speedup) -> float:
+    """Return the lower end of a speed-up's interval; with too few rounds for one, the smallest ratio."""
+    return min(speedup.rounds) if math.isnan(speedup.low) else speedup.low
+
+
+def tune(argv: Sequence[str], config: TuneConfig, console: Console) -> Confirmation | None:
     """Search, confirm, and write the results to a folder.
 
     Parameters
@@ -49,8 +83,8 @@ def tune(argv: Sequence[str], config: TuneConfig, console: Console) -> Speedup |
 
     Returns
     -------
-    Speedup or None
-        None if the default settings were the best.
+    Confirmation or None
+        None if only the default settings were measured in full.
 
     Raises
     ------
@@ -83,43 +117,73 @@ def tune(argv: Sequence[str], config: TuneConfig, console: Console) -> Speedup |
             _write(out, command, completed, config, "not confirmed: the search was interrupted", report_line)
         report_line(f"Interrupted; {len(completed)} trials are saved. The same command resumes.")
         raise
-    leader = best(completed, config.minimize) or completed[0]
-    if leader.settings == default:
-        _write(out, command, completed, config, "the default settings were the best", report_line)
-        report_line("Nothing was faster than the default settings: keep them.")
+    finalists = _finalists(completed, default, config)
+    if len(finalists) == 1:
+        _write(out, command, completed, config, "no other settings were measured in full", report_line)
+        report_line("No other settings were measured in full: keep the default.")
         return None
     _write(out, command, completed, config, "not confirmed yet", report_line)
-    return _confirm(out, command, leader.settings, config, report_line)
+    return _confirm(out, command, finalists, config, report_line)
+
+
+def _finalists(trials: Sequence[Trial], default: Settings, config: TuneConfig) -> dict[str, Trial]:
+    """Return the default and the best other trials, best first, by name."""
+    others = {
+        f"trial {number}": trial
+        for number, trial in enumerate(trials, 1)
+        if trial.state == "done" and trial.settings != default
+    }
+    ranked = sorted(others, key=lambda name: others[name].value, reverse=not config.minimize)
+    return {DEFAULT: trials[0]} | {name: others[name] for name in ranked[: config.finalists]}
 
 
 def _confirm(
-    out: Path, command: Command, candidate: Settings, config: TuneConfig, report_line: Callable[..., None]
-) -> Speedup:
-    """Measure the best and the default settings again, alternately, and write the verdict.
+    out: Path, command: Command, finalists: dict[str, Trial], config: TuneConfig, report_line: Callable[..., None]
+) -> Confirmation:
+    """Measure the best trials and the default again, alternately, and write the settings to use and the verdict.
 
-    The best of many trials was also the luckiest, so its metric from the search is too good: only fresh rounds count.
+    The best of many trials was also the luckiest, so only fresh rounds count, and the settings to use are those with
+    the largest lower bound: a high median of unstable launches doesn't win.
     """
-    report_line(f"Confirming: best vs default, alternating, {config.rounds} fresh rounds")
+    n = len(finalists) - 1
+    report_line(f"Confirming: default vs the best {n} of the other trials, alternating, {config.rounds} fresh rounds")
 
     def measure(name: str, settings: Settings) -> float:
         metric = command(settings)
-        report_line(f"  {name:8} {format_metric(metric):>12}")
+        report_line(f"  {name:10} {format_metric(metric):>12}")
         return metric
 
-    contenders = {"best": candidate, "default": space.default_settings(command.knobs)}
+    settings = {name: trial.settings for name, trial in finalists.items()}
     try:
-        metrics = alternate({name: partial(measure, name, contenders[name]) for name in contenders}, config.rounds)
+        metrics = alternate({name: partial(measure, name, settings[name]) for name in finalists}, config.rounds)
     except LabError as error:
         raise LabError(f"the confirmation failed: {error}") from error
-    speedup = compare(metrics["best"], metrics["default"], config.minimize)
-    gained = speedup.verdict == "faster"
-    line = f"confirmed: {speedup} than the default" if gained else f"not confirmed: {speedup}"
-    verdict = [line, *(str(others) for others in speedup.contention if others.busy)]
-    files.write(out / "best.env", report.env_file(command, candidate, ". ".join(verdict)))
+    speedups = {name: compare(metrics[name], metrics[DEFAULT], config.minimize) for name in [*finalists][1:]}
+    promised = {name: trial.value for name, trial in finalists.items()}
+    confirmation = Confirmation(settings, promised, metrics, speedups)
+    lines = [_launches(DEFAULT, metrics[DEFAULT])]
+    lines += [f"{_launches(name, metrics[name])}; {speedup}" for name, speedup in speedups.items()]
+    chosen = confirmation.chosen
+    if chosen == DEFAULT:
+        verdict = "not confirmed: no lower bound is above 1, so these are the default settings"
+    else:
+        bound = lower_bound(speedups[chosen])
+        verdict = f"confirmed: {chosen} has the largest lower bound, {bound:.2f}× the default's speed"
+    lines += [verdict, *(str(others) for others in metrics[DEFAULT].contention if others.busy)]
+    files.write(out / "best.env", report.env_file(command, settings[chosen], *lines))
     files.write(out / CONFIRMATION, json.dumps({name: metric.rounds for name, metric in metrics.items()}))
-    report_line(line)
-    report_line(f"To use them: source {shlex.quote(f'{out}/best.env')}" if gained else "Keep the default settings.")
-    return speedup
+    for line in lines:
+        report_line(line)
+    report_line(
+        "Keep the default settings." if chosen == DEFAULT else f"To use it: source {shlex.quote(f'{out}/best.env')}"
+    )
+    return confirmation
+
+
+def _launches(name: str, metric: Measured) -> str:
+    """Return the range of a finalist's launches."""
+    low, high = min(metric.rounds), max(metric.rounds)
+    return f"{name}: launches from {format_metric(low)} to {format_metric(high)}, {high / low - 1:.0%} apart"
 
 
 def _command(argv: list[str], config: TuneConfig) -> tuple[Command, Path]:

@@ -22,7 +22,7 @@ from labkit.system import load, processes
 from labkit.system.errors import LabError
 from labkit.tune import report, run, space
 from labkit.tune.config import IMAGES_PER_SECOND, TuneConfig
-from labkit.tune.search import PRUNING_MARGIN, best, search, size
+from labkit.tune.search import PRUNING_MARGIN, Trial, best, search, size
 from labkit.tune.trial import Command, format_metric, read_metric
 
 GRID = {"threads": [1, 2, 3, 4, 5, 6, 7, 8], "pin": ["", "compact", "scatter"], "spin": [None, 0, 1, 200]}
@@ -328,27 +328,46 @@ def test_the_env_file_sets_the_variables(tmp_path):
     assert "train 'my file' --batch=8" in file.read_text()
 
 
-def confirm(objective, tmp_path, rounds=6, minimize=False):
-    """Return the verdict on settings with x = 1, compared with x unset, the default."""
+def confirm(objective, tmp_path, *promised, rounds=6, minimize=False):
+    """Return the confirmation of trials with x = 1, 2 … and these metrics, compared with x unset, the default."""
     command = Mock(side_effect=objective, knobs={"x": space.Knob((2.0,), env="X")})
-    command.line.return_value, command.flags.return_value, command.variables.return_value = "train", [], {}
+    command.line.return_value, command.flags.return_value = "train", []
+    command.variables.side_effect = lambda settings: {"X": str(settings["x"])} if settings["x"] else {}
+    settings = [{"x": None}, *({"x": number} for number in range(1, 1 + len(promised)))]
+    trials = [Trial(of, value, (value,), "done") for of, value in zip(settings, (10, *promised), strict=True)]
     config = TuneConfig(rounds=rounds, minimize=minimize)
-    return run._confirm(tmp_path, command, {"x": 1.0}, config, print)
+    finalists = run._finalists(trials, settings[0], config)
+    return run._confirm(tmp_path, command, finalists, config, print)
 
 
 @pytest.mark.parametrize(
     ("best", "minimize", "verdict", "file"),
     [
-        ([12, 13, 12, 12, 12, 11], False, "faster", "confirmed: 1.20× (1.10 to 1.30): faster than the default"),
-        ([12, 13, 12, 12, 12, 11], True, "slower", "not confirmed: 0.83× (0.77 to 0.91): slower"),
+        ([12, 13, 12, 12, 12, 11], False, "faster", "confirmed: trial 2 has the largest lower bound, 1.10× the"),
+        ([12, 13, 12, 12, 12, 11], True, "slower", "not confirmed: no lower bound is above 1"),
         ([12, 9, 12, 12, 12, 11], False, "no difference shown (at most ±20%)", "not confirmed: "),
     ],
 )
 def test_a_gain_is_confirmed_by_fresh_rounds(tmp_path, best, minimize, verdict, file):
-    metrics = {1.0: iter(best), None: itertools.repeat(10)}
-    assert confirm(lambda settings: next(metrics[settings["x"]]), tmp_path, minimize=minimize).verdict == verdict
-    assert file in (tmp_path / "best.env").read_text()
-    assert json.loads((tmp_path / "confirmation.json").read_text())["best"] == best
+    metrics = {1: iter(best), None: itertools.repeat(10)}
+    confirmation = confirm(lambda settings: next(metrics[settings["x"]]), tmp_path, 12, minimize=minimize)
+    assert confirmation.speedups["trial 2"].verdict == verdict
+    text = (tmp_path / "best.env").read_text()
+    assert file in text
+    assert ("export X=1" in text) == (verdict == "faster")
+    assert json.loads((tmp_path / "confirmation.json").read_text())["trial 2"] == best
+
+
+def test_the_exported_setting_has_the_best_lower_bound_not_the_best_median(tmp_path):
+    metrics = {None: [10], 1: [16, 16, 16, 11], 2: [12, 13], 3: [10.5]}
+    metrics = {x: itertools.cycle(values) for x, values in metrics.items()}
+    confirmation = confirm(lambda settings: next(metrics[settings["x"]]), tmp_path, 15, 13, 12, 9)
+    assert [*confirmation.metrics] == ["default", "trial 2", "trial 3", "trial 4"], "the best three, the best first"
+    assert confirmation.chosen == "trial 3"
+    text = (tmp_path / "best.env").read_text()
+    assert "export X=2" in text
+    assert "trial 2: launches from 11 to 16, 45% apart" in text
+    assert confirmation.promised["trial 2"] == 15
 
 
 def on_busy_cores(figure):
@@ -367,7 +386,7 @@ def test_trials_and_confirmations_on_a_busy_machine_are_marked(tmp_path):
     assert next((trial.others, trial.busy) for trial in trials if trial.state == "done") == (0.2, True)
     report.write_trials(trials, tmp_path / "trials.csv")
     assert next(csv.DictReader((tmp_path / "trials.csv").open()))["others"] == "0.2"
-    confirm(on_busy_cores(lambda settings: 1.0), tmp_path, rounds=2)
+    confirm(on_busy_cores(lambda settings: 1.0), tmp_path, 1, rounds=2)
     assert "⚠ Meanwhile, other work took 20% of the cores" in (tmp_path / "best.env").read_text()
 
 
@@ -431,11 +450,13 @@ def test_from_a_command_to_its_best_settings(job, capsys):
     assert "timed out after" in failures["6"]
     assert "forgot to measure" in failures["7"]
     assert "no memory" in output
-    assert "confirmed: 1.75× (1.75 to 1.75): faster than the default" in output
+    assert "confirmed: trial" in output
+    assert "1.75× (1.75 to 1.75): faster" in output
     assert "source out/best.env" in output
     variables = subprocess.run(["bash", "-c", "source out/best.env; echo $A $B"], capture_output=True, text=True).stdout
     assert variables == "3 5\n"
-    assert json.loads((job / "out/confirmation.json").read_text()) == {"best": [105.0] * 6, "default": [60.0] * 6}
+    rounds = json.loads((job / "out/confirmation.json").read_text())
+    assert (len(rounds), rounds["default"], [*rounds.values()][1]) == (4, [60.0] * 6, [105.0] * 6)
     for picture in ("search.png", "importance.png"):
         assert (job / "out" / picture).read_bytes().startswith(b"\x89PNG")
         assert f"out/{picture}: " in output
@@ -464,9 +485,8 @@ def test_a_different_space_in_the_same_folder_is_refused(job, capsys):
 def test_it_says_when_nothing_beats_the_default(job, capsys):
     (job / "job.sh").write_text('echo "speed: $((50 - ${A:-0} - ${B:-0}))"')
     assert run_lab("tune", *TUNE, "--repeats", "1", "--trials", "4", *SH) == 0
-    assert "keep them" in capsys.readouterr().out
+    assert "Keep the default settings." in capsys.readouterr().out
     assert "export" not in (job / "out/best.env").read_text()
-    assert not (job / "out/confirmation.json").exists()
 
 
 @pytest.mark.parametrize(
@@ -548,7 +568,7 @@ def test_an_interrupted_command_keeps_its_trials_and_can_be_resumed(job):
     assert "Resuming after 3 trials" in second.stdout
     rows = list(csv.DictReader((job / "out/trials.csv").open()))
     assert len({(row["a"], row["b"]) for row in rows}) == 6
-    assert len(runs.read_text().splitlines()) == 4 + 3 + 2 * 6  # including the confirmation
+    assert len(runs.read_text().splitlines()) == 4 + 3 + 4 * 6  # including the confirmation
 
 
 def test_the_default_command_is_the_benchmark():
