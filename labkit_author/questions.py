@@ -50,7 +50,10 @@ def _question(
 ) -> dict[str, Any] | None:
     unit = _text(more["unit"]) if "unit" in more else ""
     choices = _choices(more["choices"], known) if "choices" in more else ()
-    return None if choices is None else {"number": number, "text": _text(text), "unit": unit, "choices": list(choices)}
+    pairs = {"pairs": True} if "pairs" in more else {}
+    if choices is None:
+        return None
+    return {"number": number, "text": _text(text), "unit": unit, "choices": list(choices)} | pairs
 
 
 def _text(node: ast.expr) -> str:

@@ -115,7 +115,15 @@ class Results:
         """Store the number of hints shown for an exercise, and the time."""
         self._store(progress={str(number): _progress(shown)})
 
-    def guess(self, number: int, question: str, answer: object, unit: str = "", choices: Sequence[str] = ()) -> None:
+    def guess(
+        self,
+        number: int,
+        question: str,
+        answer: object,
+        unit: str = "",
+        choices: Sequence[str] = (),
+        pairs: bool = False,
+    ) -> None:
         """Store and show a student's guess. Without one, or with an invalid one, the lab continues.
 
         Parameters
@@ -130,6 +138,8 @@ class Results:
             The unit of a number, such as "×".
         choices : sequence of str
             The choices; empty where the guess is a number.
+        pairs : bool
+            Whether a room's wall draws each guess with its figure (read by `lab build`).
         """
         guess = guesses.parse(answer, unit, choices)
         guesses.show(number, guess.text, guess.advice)

@@ -94,6 +94,8 @@ class Question:
         The unit of a numeric guess, such as "×"; empty for a choice.
     choices : tuple of str
         The choices; empty for a numeric guess.
+    pairs : bool
+        Whether a room's wall draws each guess with its result.
     """
 
     lab: str
@@ -101,6 +103,7 @@ class Question:
     text: str
     unit: str = ""
     choices: tuple[str, ...] = ()
+    pairs: bool = False
 
 
 @dataclass(frozen=True)

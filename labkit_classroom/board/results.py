@@ -53,7 +53,8 @@ class Results:
         Returns
         -------
         list of dict
-            `lab`, `number`, `question`, `unit`; `summary`, a text; `groups`, by type of machine, empty for choices.
+            `lab`, `number`, `question`, `unit`; `summary`, a text; `groups`, by type of machine, empty for choices;
+            `pairs`, each guess with its result, in ascending order, for questions that ask for it.
         """
         return [
             {
@@ -63,6 +64,7 @@ class Results:
                 "unit": question.unit,
                 "summary": _summary(question, results),
                 "groups": [] if question.choices else _groups(answers),
+                "pairs": _pairs(answers) if question.pairs else [],
             }
             for question, answers in self._answers.items()
             if (results := _results(answers))
@@ -115,6 +117,12 @@ def _summary(question: Question, results: Sequence[Any]) -> str:
         middle, low, high = (_number(value) for value in (statistics.median(results), min(results), max(results)))
         text = f"median {with_unit(middle, question.unit)} ({low} to {high})"
     return f"{text}, {len(results)} machines"
+
+
+def _pairs(answers: Iterable[Answer]) -> list[tuple[Any, Any]]:
+    """Return the guesses with their results; none if fewer than `FEW` people have both."""
+    pairs = [(answer.guess, answer.here) for answer in answers if None not in (answer.guess, answer.here)]
+    return sorted(pairs) if len(pairs) >= FEW else []
 
 
 def _groups(answers: Iterable[Answer]) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ import threading
 import time
 
 import pytest
+import room_board
 from browsing import faults_of_layout
 from playwright.sync_api import expect
 from room_board import at, guessed
@@ -325,6 +326,22 @@ class TestTheWall:
         shapes = {shape.get_attribute("d") for shape in visitor.page.locator("#picture .point").all()}
         assert len(shapes) == len({tuple(group["isa"]) if len(group["isa"]) == 1 else () for group in result["groups"]})
         assert visitor.problems == []
+
+    def test_each_promise_is_drawn_with_what_was_kept(self, tmp_path, visit, monkeypatch):
+        question = catalogue.Question("05", 1, "promised and kept", "images/s", pairs=True)
+        labs = (room_board.lab("05_tuning", "05 · Tuning", question=question),)
+        monkeypatch.setattr(room_board, "LABS", labs)
+        board = room_board.Board(tmp_path / "pairs.sqlite")
+        for number in range(6):
+            board.join().put(guesses=[guessed(9000 + 100 * number, 8500 - 50 * number, "05")])
+        visitor = visit()
+        visitor.page.goto(board.url)
+        expect(visitor.page.locator("#picture .point")).to_have_count(6)
+        for axis in ("guessed or promised, images/s", "measured, images/s"):
+            expect(visitor.page.get_by_text(axis)).to_be_visible()
+        expect(visitor.page.locator("#caption")).to_contain_text("Each mark is a person. On the dashed line")
+        assert visitor.problems == []
+        board.stop()
 
     @pytest.mark.parametrize("values", [(0, 0, 0, 0, 0), (0, -5, 1e-9, 3, 9e14), (1e-300, 2e-300, 0, 0, 0)])
     def test_extreme_values_are_drawn(self, board, visit, values):

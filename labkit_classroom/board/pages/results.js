@@ -46,6 +46,13 @@ function ticks(low, high) {
   return Array.from({ length: count + 1 }, (_, index) => (Math.ceil(low / step - 1e-9) + index) * step);
 }
 
+/** Return the limits of both axes of a plot of pairs, which need not include 0. */
+function rangeOfPairs(values) {
+  const [least, most] = [Math.min(...values), Math.max(...values)];
+  const margin = 0.06 * (most - least) || 0.05 * Math.abs(most) || 1;
+  return [least - margin, most + margin];
+}
+
 /** Return the axis's limits: far outliers must not squash the other values together. */
 function range(values, level) {
   const sorted = [...values].sort((a, b) => a - b);
@@ -57,15 +64,26 @@ function range(values, level) {
   return most - least > 1e-300 ? [least, least + 1.08 * (most - least)] : [0, 1];
 }
 
+/** Draw a mark for each person, and the line on which the guess and the result are equal. */
+function drawPairs(picture, { pairs, least, most, left, right, bottom, em, y, text }) {
+  const x = (value) => left + ((right - left) * (value - least)) / (most - least);
+  for (const value of ticks(least, most)) text({ x: x(value), y: bottom + 1.4 * em, "text-anchor": "middle" }, format(value));
+  picture.append(svg("line", { class: "level", x1: x(least), y1: y(least), x2: x(most), y2: y(most) }));
+  for (const [guess, here] of pairs) {
+    const place = `translate(${x(guess)} ${y(here)}) scale(${0.38 * em})`;
+    picture.append(svg("path", { class: "point avx512", d: KINDS["AVX-512"][1], transform: place }));
+  }
+}
+
 function draw() {
-  const { lab, question, unit, summary, groups } = choices.get(chosen);
+  const { lab, question, unit, summary, groups, pairs } = choices.get(chosen);
   const box = document.getElementById("picture");
   const em = parseFloat(getComputedStyle(box).fontSize);
   const width = Math.max(box.clientWidth, 15 * em);
   const height = Math.min(22 * em, Math.max(15 * em, width / 2));
-  const [left, right, top, bottom] = [4.6 * em, width - em, 0.8 * em, height - 3.6 * em];
+  const [left, right, top, bottom] = [(pairs.length ? 6 : 4.6) * em, width - em, 0.8 * em, height - 3.6 * em];
   const values = groups.flatMap((group) => group.values);
-  const [least, most] = range(values, LEVEL[unit]);
+  const [least, most] = pairs.length ? rangeOfPairs(pairs.flat()) : range(values, LEVEL[unit]);
   const y = (value) => bottom - ((bottom - top) * (value - least)) / (most - least);
   const label = `${question}, lab ${lab}: ${summary}.`;
   const picture = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label });
@@ -78,15 +96,19 @@ function draw() {
   }
   line("axis", left, bottom, right, bottom);
   line("axis", left, top, left, bottom);
-  text({ x: (left + right) / 2, y: height - 0.6 * em, "text-anchor": "middle" }, "cores per machine");
+  const below = pairs.length ? `guessed or promised, ${unit}` : "cores per machine";
+  text({ x: (left + right) / 2, y: height - 0.6 * em, "text-anchor": "middle" }, below);
   const middle = (top + bottom) / 2;
-  text({ x: em, y: middle, "text-anchor": "middle", transform: `rotate(-90 ${em} ${middle})` }, UNITS[unit] ?? unit);
-  if (unit in LEVEL) line("level", left, y(LEVEL[unit]), right, y(LEVEL[unit]));
+  const aside = pairs.length ? `measured, ${unit}` : UNITS[unit] ?? unit;
+  text({ x: em, y: middle, "text-anchor": "middle", transform: `rotate(-90 ${em} ${middle})` }, aside);
+  if (pairs.length) drawPairs(picture, { pairs, least, most, left, right, bottom, em, y, text });
+  else if (unit in LEVEL) line("level", left, y(LEVEL[unit]), right, y(LEVEL[unit]));
 
   // A column per type of machine, in order of cores.
+  const columns = pairs.length ? [] : groups;
   const wide = (right - left) / groups.length;
   const step = Math.min(1.2 * em, wide / 8);
-  groups.forEach((group, index) => {
+  columns.forEach((group, index) => {
     const x = left + (index + 0.5) * wide;
     text({ x, y: bottom + 1.4 * em, "text-anchor": "middle" }, coresOf(group));
     const [name, outline] = KINDS[kindOf(group)];
@@ -103,14 +125,16 @@ function draw() {
     const matches = groups.filter((group) => kindOf(group) === kind);
     return [kind, matches.reduce((sum, group) => sum + group.values.length, 0)];
   });
-  fill("legend", ...counts.filter(([, count]) => count).map(([kind, count]) => {
+  fill("legend", ...counts.filter(([, count]) => count && !pairs.length).map(([kind, count]) => {
     const mark = svg("svg", { class: "mark", viewBox: "-1.3 -1.3 2.6 2.6", "aria-hidden": "true" });
     mark.append(svg("path", { class: `point ${KINDS[kind][0]}`, d: KINDS[kind][1] }));
     return element("li", {}, mark, ` ${kind}: ${count}`);
   }));
-  const outside = values.filter((value) => value < least || value > most).length;
-  const lineLabel = unit in LEVEL ? ` The dashed line is ${LEVEL[unit]}${unit}.` : "";
-  fill("caption", `Lab ${lab}: ${question}. Each mark is a machine.${lineLabel}`, outside ? ` Off the chart: ${outside}.` : "");
+  const outside = pairs.length ? 0 : values.filter((value) => value < least || value > most).length;
+  const levelLabel = unit in LEVEL ? ` The dashed line is ${LEVEL[unit]}${unit}.` : "";
+  const lineLabel = pairs.length ? " On the dashed line, both are equal." : levelLabel;
+  const mark = pairs.length ? "person" : "machine";
+  fill("caption", `Lab ${lab}: ${question}. Each mark is a ${mark}.${lineLabel}`, outside ? ` Off the chart: ${outside}.` : "");
   fill("values", ...groups.map((group) => {
     const cells = [coresOf(group), group.isa.join(", "), group.values.length, `${group.values.map(format).join(", ")} ${unit}`];
     return element("tr", {}, ...cells.map((content) => element("td", {}, content)));

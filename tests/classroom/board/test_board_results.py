@@ -125,6 +125,18 @@ class TestGuess:
         assert room(*[(1, 1)] * FEW, lab="99").guess() is None
 
 
+PAIRS = Question("03", 1, "promised and kept", "images/s", pairs=True)
+
+
+def test_pairs_are_shown_without_seats_and_from_five_people_on():
+    answers = [(9000 - number, 8000 + number) for number in range(FEW)]
+    (result,) = room(*answers, questions=(PAIRS,)).measured()
+    assert result["pairs"] == sorted(answers)
+    assert not room(*answers).measured()[0]["pairs"], "this question doesn't ask for pairs"
+    (result,) = room(*answers[1:], (None, 5), questions=(PAIRS,)).measured()
+    assert (result["pairs"], len(result["groups"])) == ([], 1), "a result without a guess is not a pair"
+
+
 class TestGroups:
     def groups(self, *machines: tuple[int, str]) -> list[tuple]:
         answers = [(None, number, *machine) for number, machine in enumerate(machines)]
