@@ -30,7 +30,7 @@ OPTIONS = {
     "leave": "--folder",
     "bench": "--model --batch_size --num_batches --use_fp16 --forward_only --config --rounds --json",
     "roofline": "--again --json",
-    "tune": "--knobs --metric --minimize --trials --minutes --repeats --rounds --out",
+    "tune": "--knobs --metric --minimize --trials --minutes --repeats --finalists --rounds --out",
     "testbed": "--nodes --rate --racks --uplink",
     "cluster up": "--nodes --network",
     "cluster status": "",
@@ -55,6 +55,7 @@ OPTIONS = {
     "lint": "",
     "new-exercise": "--script",
     "build": "--execute",
+    "record-grid": "--most",
     "site": "--out",
 }
 
@@ -130,6 +131,7 @@ REFUSED = [  # command line, part of its message
     ("lint 77", "there is no lab '77'"),
     ("new-exercise 77", "there is no lab '77'"),
     ("build 77", "there is no lab '77'"),
+    ("record-grid g.csv --most 0", "--most"),
 ]
 
 
