@@ -2,12 +2,9 @@
 
 A Gaussian process (scikit-learn's) models the metric from the trials so far, and the point with the largest expected
 improvement over the best one is tried next: Jones et al. 1998, "Efficient Global Optimization of Expensive Black-Box
-Functions". Optuna stores the trials. Its tree-structured Parzen estimator (TPE) is the alternative: Bergstra et al.
-2011, "Algorithms for Hyper-Parameter Optimization"; for several knobs jointly: Falkner et al. 2018, arXiv 1807.01774.
-Its own Gaussian process, `GPSampler`, needs PyTorch.
-
-With 5% of the points of `data/tuning-grid.csv`, the Gaussian process found 95.6% of the best speed, TPE 93.4% and
-random search 92.3% (means of 200 seeds, standard errors 0.3 to 0.4).
+Functions". Optuna stores the trials; its own Gaussian process, `GPSampler`, needs PyTorch. With 5% of the points of a
+grid of 288 settings of threads, this one found 95.6% of the best speed, Optuna's tree-structured Parzen estimator (TPE)
+93.4% and random search 92.3% (release 1.0.0; means of 200 seeds, standard errors 0.3 to 0.4).
 """
 
 import contextlib
@@ -23,7 +20,6 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
-from optuna.samplers import TPESampler
 from optuna.trial import TrialState
 
 from labkit.system import load
@@ -34,11 +30,9 @@ optuna.logging.set_verbosity(optuna.logging.WARNING)  # `lab tune` reports each 
 STARTUP_TRIALS = 5  # exploratory trials before the search learns
 MAX_CANDIDATES = 4000  # points that the Gaussian process considers before each trial
 NOISE = 1e-2  # variance of repeated metrics as a share of the metrics' variance
-MAX_PROPOSALS = 10  # TPE proposals that may repeat tried points before a random point is used
 MIN_OBSERVED_S = 0.1  # an objective that takes less, such as a look-up, costs less than to observe contention
 PRUNING_MARGIN = 0.2  # a trial that is further behind the best, as a share of it, is not repeated
 
-SamplerName = Literal["gp", "tpe", "random"]
 State = Literal["done", "pruned", "failed"]
 Settings = dict[str, Any]
 Space = Mapping[str, Sequence[Any]]
@@ -94,7 +88,6 @@ def search(
     objective: Callable[[Settings], float],
     trials: int,
     seed: int = 0,
-    sampler: SamplerName = "gp",
     minimize: bool = False,
     default: Settings | None = None,
     repeats: int = 1,
@@ -114,9 +107,7 @@ def search(
     trials : int
         Maximum number of trials, including those already in the study.
     seed : int
-        The sampler's seed: the same metrics give the same search.
-    sampler : {"gp", "tpe", "random"}
-        A Gaussian process, TPE, or random search, which draws uniformly from the untried points.
+        The search's seed: the same metrics give the same search.
     minimize : bool
         Whether lower is better, as for times.
     default : dict, optional
@@ -143,18 +134,15 @@ def search(
     completed = trials_of(study)
     tried = {_point(space, trial.settings) for trial in completed}
     random = np.random.default_rng(seed + len(completed))
-    study.sampler = TPESampler(multivariate=True, n_startup_trials=STARTUP_TRIALS, seed=seed + len(completed))
-    spread = _spread(space, seed) if sampler == "gp" else []
+    spread = _spread(space, seed)
     while len(completed) < trials and len(tried) < size(space) and time.monotonic() < until:
-        learning = len(completed) >= STARTUP_TRIALS
-        point: Point | None = None
         if default and _point(space, default) not in tried:
             point = _point(space, default)
-        elif sampler == "gp":
-            point = _most_promising(space, completed, minimize, tried, random) if learning else spread[len(completed)]
-        elif sampler == "tpe" and learning:
-            point = _ask_tpe(study, space, tried)
-        if point is None or point in tried:
+        elif len(completed) >= STARTUP_TRIALS:
+            point = _most_promising(space, completed, minimize, tried, random)
+        else:
+            point = spread[len(completed)]
+        if point in tried:
             point = _draw(space, tried, random)
         study.enqueue_trial(dict(zip(space, point, strict=True)))
         proposal = study.ask(_distributions(space))
@@ -172,7 +160,7 @@ def search(
             proposal.set_user_attr(name, attribute)
         if trial.state == "done":
             study.tell(proposal, trial.value)
-        else:  # failures too: TPE learns nothing from Optuna's FAIL, but learns from PRUNED that such points are worse
+        else:  # failures too: Optuna's FAIL stands for trials that an interruption ended
             study.tell(proposal, state=TrialState.PRUNED)
         completed.append(trial)
         tried.add(_point(space, settings))
@@ -256,16 +244,6 @@ def _ordered(name: str, values: Sequence[Any]) -> bool:
         raise LabError(f"the knob {name} has no values: add some, or remove the knob.")
     numbers = [value for value in values if isinstance(value, int | float)]
     return len(values) - len(numbers) <= list(values).count(None) and numbers == sorted(numbers)
-
-
-def _ask_tpe(study: optuna.Study, space: Space, tried: set[Point]) -> Point | None:
-    """Return an untried point that TPE proposes; None if it proposes only tried ones, `MAX_PROPOSALS` times."""
-    for _ in range(MAX_PROPOSALS):
-        proposal = study.ask(_distributions(space))
-        study.tell(proposal, state=TrialState.FAIL)
-        if (point := tuple(proposal.params[name] for name in space)) not in tried:
-            return point
-    return None
 
 
 def _spread(space: Space, seed: int) -> list[Point]:
