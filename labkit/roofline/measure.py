@@ -38,12 +38,6 @@ INSTRUCTIONS: dict[DType, set[str]] = {
     "bfloat16": {"BF16", "AMX"},
     "int8": {"VNNI", "AMX", "DotProd"},
 }
-# Instruction sets disabled by each cap, a value of `ONEDNN_MAX_CPU_ISA`; it caps oneDNN in TensorFlow and OpenVINO.
-BEYOND: dict[str, set[str]] = {
-    "AVX512_CORE": {"VNNI", "BF16", "AMX"},
-    "AVX512_CORE_VNNI": {"BF16", "AMX"},
-    "AVX512_CORE_BF16": {"AMX"},
-}
 
 CACHE = STATE / "roofline"
 SOFTWARE = (TENSORFLOW, "openvino", "numpy")
@@ -92,7 +86,7 @@ class Limits:
     when : str
         The date of the measurement.
     isa : tuple of str
-        As in `Machine`; under a cap, those still enabled.
+        As in `Machine`.
     runs : mapping of str to sequence of float
         Repetitions: by dtype those of the fastest matmul; in GB/s, for "memory" those of the fastest stream, and for
         "reading" those of the fastest reader.
@@ -169,7 +163,7 @@ class Limits:
         return dataclasses.asdict(self) | {"others": self.others.as_dict()} | derived
 
 
-def limits(again: bool = False, folder: Path = CACHE, cap: str | None = None, quick: bool = False) -> Limits:
+def limits(again: bool = False, folder: Path = CACHE, quick: bool = False) -> Limits:
     """Return this machine's limits: cached ones, or else measured now, in about 20 s.
 
     If they can't be cached, they are returned with a warning.
@@ -180,8 +174,6 @@ def limits(again: bool = False, folder: Path = CACHE, cap: str | None = None, qu
         Whether to measure in any case.
     folder : Path
         The cache.
-    cap : str, optional
-        One of `BEYOND`: limits without newer instruction sets. They are cached separately.
     quick : bool
         Whether small matmuls will do if none are cached: the limits are too low, and cached separately.
 
@@ -190,17 +182,14 @@ def limits(again: bool = False, folder: Path = CACHE, cap: str | None = None, qu
     LabError
         When they can't be measured.
     """
-    if cap is not None and cap not in BEYOND:
-        raise LabError(f"there is no cap {cap!r}: choose from {', '.join(BEYOND)}.")
     machine = usable_machine()
-    isa = tuple(name for name in machine.isa if cap is None or name not in BEYOND[cap])
-    about = conditions(machine) | ({"cap": cap} if cap else {})
+    isa, about = tuple(machine.isa), conditions(machine)
     if quick and not path_for(about, folder).exists():
         about["quick"] = True
     file = path_for(about, folder)
     figures = None if again else _read(file, about)
     if figures is None:
-        figures = {**_measure(isa, cap, quick), "when": time.strftime("%Y-%m-%d %H:%M")}
+        figures = {**_measure(isa, quick), "when": time.strftime("%Y-%m-%d %H:%M")}
         try:
             with files.writing(folder):
                 folder.mkdir(parents=True, exist_ok=True)
@@ -248,11 +237,9 @@ def _read(file: Path, about: Mapping[str, Any]) -> dict[str, Any] | None:
         return None
 
 
-def _measure(isa: tuple[str, ...], cap: str | None, quick: bool) -> dict[str, Any]:
-    """Run `labkit.roofline.peaks` in a separate process; of all variables that affect figures, only the cap is set."""
+def _measure(isa: tuple[str, ...], quick: bool) -> dict[str, Any]:
+    """Run `labkit.roofline.peaks` in a separate process, without variables that affect figures."""
     settings: dict[str, Any] = {name: None for name in os.environ if name.startswith(VARIABLE_PREFIXES)}
-    if cap:
-        settings["ONEDNN_MAX_CPU_ISA"] = cap
     with cores.reserve(), progress("Measuring …") as report:
         ended = processes.run(
             [sys.executable, "-m", peaks.__name__, *isa, *["--quick"] * quick],

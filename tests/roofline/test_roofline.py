@@ -47,11 +47,9 @@ class Measurements:
 
     def __init__(self):
         self.count = 0
-        self.caps = []
 
-    def __call__(self, isa: tuple[str, ...], cap: str | None, quick: bool) -> dict:
+    def __call__(self, isa: tuple[str, ...], quick: bool) -> dict:
         self.count += 1
-        self.caps.append(cap)
         float32 = [{"library": "TensorFlow", "n": 2048, "speed": 100.0 + self.count}]
         return MEASURED | {"products": MEASURED["products"] | {"float32": float32}}
 
@@ -138,19 +136,6 @@ def test_different_machines_can_share_a_cache_folder(measurements, tmp_path, mon
     monkeypatch.setattr(measure, "usable_machine", lambda: HOST)
     assert measure.limits(folder=tmp_path).peak("float32") == 101
     assert measurements.count == 2
-
-
-def test_limits_under_a_cap_are_cached_separately(measurements, tmp_path, monkeypatch):
-    monkeypatch.setattr(measure, "usable_machine", lambda: dataclasses.replace(HOST, isa=(*HOST.isa, "AMX")))
-    uncapped = measure.limits(folder=tmp_path)
-    capped = measure.limits(folder=tmp_path, cap="AVX512_CORE_BF16")
-    assert measurements.caps == [None, "AVX512_CORE_BF16"]
-    assert (capped.peak("float32"), capped.isa) == (102, HOST.isa)
-    assert measure.limits(folder=tmp_path, cap="AVX512_CORE_BF16") == capped
-    assert measure.limits(folder=tmp_path) == uncapped
-    assert measure.limits(folder=tmp_path, cap="AVX512_CORE").as_dict()["emulated"] == ["bfloat16", "int8"]
-    with pytest.raises(LabError, match="no cap 'AVX'"):
-        measure.limits(folder=tmp_path, cap="AVX")
 
 
 DAMAGE = {
