@@ -140,18 +140,6 @@ class Limits:
         """Return the ridge point in FLOP/byte: work below it is memory-bound, work above it compute-bound."""
         return self.peak(dtype) / self.bandwidth
 
-    def attainable(self, intensity: float, dtype: DType = "float32") -> float:
-        """Return the GFLOP/s (or GOP/s) that a workload of this intensity can reach: the roofline.
-
-        Parameters
-        ----------
-        intensity : float
-            Operations per byte moved between memory and CPU; `math.inf` for data that stays in the caches.
-        """
-        if not intensity > 0:
-            raise LabError(f"intensity, in FLOP/byte, must be positive, not {intensity!r}.")
-        return min(self.peak(dtype), intensity * self.bandwidth)
-
     def as_dict(self) -> dict[str, Any]:
         """Return everything in a form for `json.dumps`."""
         derived = {

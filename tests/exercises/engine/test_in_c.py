@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from labkit.display.results import NOT_ATTEMPTED, NOT_YET
-from labkit.exercises import catalogue
+from labkit.exercises import catalogue, labs
 from labkit.exercises.engine.checker import checker
+from labkit.exercises.engine.outcomes import NotYet
 from labkit_author import sources
 
 
@@ -38,3 +39,10 @@ def test_what_does_not_compile_is_shown_without_a_hint(check):
     Path("work/batch.c").write_text("wrong")
     outcome, text = check.judge(5, "work/batch.c")
     assert (outcome, "it does not compile" in text, "Hint" in text) == (NOT_YET, True, False)
+
+
+@pytest.mark.slow
+def test_a_program_that_ends_without_a_result_is_not_right_yet(tmp_path):
+    (file := tmp_path / "layer.c").write_text("#include <stdlib.h>\nvoid layer(void) { exit(0); }\n")
+    with pytest.raises(NotYet, match="ended without the result for 1 code, 3, times 2, plus 1"):
+        labs.in_c("04")[5].check(file)
