@@ -9,7 +9,7 @@ from labkit.exercises.engine.outcomes import NotYet
 
 PROGRAM = Path(ranks.__file__).with_name("run_cases.py")
 RANKS = 4
-CALL_LIMIT_S = 10.0  # time limit for one call of the function
+CALL_LIMIT_S, PROGRAM_LIMIT_S = 10.0, 60.0  # time limits for one call of a function, and of a program's `main`
 
 
 class Convicted(NotYet):
@@ -22,7 +22,7 @@ class Convicted(NotYet):
 
 def check(exercise: OnRanks, script: str) -> None:
     """Raise `NotYet` unless every invariant of an exercise holds for a script."""
-    (mistake,) = mistakes(exercise, [script])
+    (mistake,) = mistakes(exercise, [script], 180.0 if exercise.world else 60.0)
     if mistake is not None:
         raise mistake
 
@@ -37,7 +37,8 @@ def mistakes(exercise: OnRanks, scripts: list[str], limit_s: float = 60.0) -> li
     RuntimeError
         If an invariant itself fails, with its traceback.
     """
-    arguments = exercise.cases.__module__, exercise.function, CALL_LIMIT_S, *scripts
+    limit = PROGRAM_LIMIT_S if exercise.world else CALL_LIMIT_S
+    arguments = exercise.cases.__module__, exercise.function, limit, *scripts
     run = run_answer(RANKS, PROGRAM, *arguments, threads=1, timeout=limit_s)
     found = [mistake and Convicted(**mistake) for mistake in reports(run)[0]]
     if failures := [str(mistake) for mistake in found if mistake and not mistake.invariant]:

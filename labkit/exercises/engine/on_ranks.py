@@ -91,6 +91,8 @@ class OnRanks:
         The names of its parameters after the communicator.
     fills : tuple of str
         Those whose arrays it may change.
+    world : bool
+        Whether it is a program's `main`, which gets no communicator, and runs once, on all ranks.
     cases : callable
         Returns the cases for a number of ranks; in a module that ranks can import.
     invariants : sequence of callable
@@ -109,6 +111,7 @@ class OnRanks:
     invariants: Sequence[Invariant]
     hints: tuple[str, ...]
     fills: tuple[str, ...] = ()
+    world: bool = False
     wrong: Sequence[tuple[Invariant, Script]] = ()
     right: Sequence[Script] = ()
 

@@ -76,7 +76,7 @@ def run(exercise: OnRanks, function: Callable[..., Any], script: str, comm: MPI.
     with watched(script, f"on rank {comm.rank}, for {case.text}", limit_s, limit_s, hint):
         before, _ = tracemalloc.get_traced_memory()
         tracemalloc.reset_peak()
-        result = copy.deepcopy(function(ranks, *arguments))
+        result = copy.deepcopy(function(*() if exercise.world else (ranks,), *arguments))
         allocated = tracemalloc.get_traced_memory()[1] - before
     after = copy.deepcopy(arguments)
     for array in arrays:
@@ -100,7 +100,7 @@ def try_all(exercise: OnRanks, function: Callable[..., Any], script: str) -> Mis
     """Run all cases on all communicators up to the first mistake, and return it on every rank."""
     world = MPI.COMM_WORLD
     own = world.Dup()  # a script's messages never mix with these
-    for stage, members in enumerate(MEMBERS):
+    for stage, members in enumerate(MEMBERS[:1] if exercise.world else MEMBERS):
         inside = world.rank in members
         comm = own.Split(0 if inside else MPI.UNDEFINED, members.index(world.rank) if inside else 0)
         mistake: Mistake = None
@@ -125,7 +125,8 @@ def main() -> None:
     module, name, _, *scripts = sys.argv[1:]
     exercises = importlib.import_module(module).EXERCISES.values()
     exercise = next(exercise for exercise in exercises if getattr(exercise, "function", "") == name)
-    tracemalloc.start()  # never stopped, which is unsafe while other threads run
+    if not exercise.world:
+        tracemalloc.start()  # never stopped, which is unsafe while other threads run
     report([try_all(exercise, load(script, name)[0], script) for script in scripts])
 
 
