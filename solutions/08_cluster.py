@@ -981,7 +981,7 @@ plots.show(
 #
 # **FP16 gradients** halve the bytes if NCCL or Gloo adds them: both have rings for 16-bit numbers. MPI's standard has
 # no such type, so Horovod brings an operation of its own. For those, MPICH uses [**recursive
-# doubling**](../docs/glossary.md#recursive-doubling) (lab 07, section 11), which sends ½ · log₂ n of the FP32
+# doubling**](../docs/glossary.md#recursive-doubling), which sends ½ · log₂ n of the FP32
 # gradients' size: half of the ring's bytes on 2 workers, the same on about 13, and *more* on 32.
 #
 # How far is Bede from such limits?

@@ -145,9 +145,10 @@ def test_the_first_bucket_of_ddp_holds_1_mib_unless_the_size_is_set(folder):
 
 @pytest.mark.usefixtures("pytorch_is_here")
 def test_lab_07s_script_and_its_twin_train_identically(folder):
-    cell = next(cell for cell in sources.read(sources.find("11")).cells if cell.source.startswith("MAGIC = "))
     names = {"catalogue": catalogue, "json": json}
-    exec(cell.source, names)
+    for cell in sources.read(sources.find("11")).cells:
+        if cell.source.startswith(("MAGIC = ", "def write_lab_07")):
+            exec(cell.source, names)
     names["write_lab_07"](folder / "work" / "lab-07")
     env = torch_ranks.variables()
     env["PYTHONPATH"] = f"{folder / 'work' / 'lab-07'}:{env['PYTHONPATH']}"
