@@ -3,7 +3,7 @@
 #   jupytext:
 #     text_representation: {extension: .py, format_name: percent}
 #   lab:
-#     goal: write a network of 8-bit integers, and see when it beats 32 bits
+#     goal: write an 8-bit network that races 32 bits
 #     needs: [ISA, memory, TensorFlow, MPI, OpenVINO, data]
 #     better_with: [compiler]
 # ---

@@ -3,7 +3,7 @@
 #   jupytext:
 #     text_representation: {extension: .py, format_name: percent}
 #   lab:
-#     goal: search for the fastest settings, and see how much of the winner's promise is kept
+#     goal: search for the fastest settings, and see what the winner keeps
 #     needs: [ISA, memory, TensorFlow]
 #     better_with: [cores]
 # ---

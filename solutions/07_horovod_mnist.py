@@ -3,7 +3,7 @@
 #   jupytext:
 #     text_representation: {extension: .py, format_name: percent}
 #   lab:
-#     goal: distribute a training script in six steps, and prove that a run is distributed
+#     goal: distribute a training in six steps, and expose the fakes
 #     needs: [ISA, memory, TensorFlow, MPI, Horovod]
 #     better_with: [cores, network, PyTorch]
 # ---
