@@ -67,10 +67,8 @@ def _choices(node: ast.expr, known: Mapping[str, ast.expr]) -> tuple[str, ...] |
     match node:
         case ast.Name(name) if name in known:
             return _choices(known[name], known)
-        case ast.Call(ast.Name("tuple"), [ast.Constant(str(letters))]):
-            return tuple(letters)
         case ast.Call(ast.Name("tuple"), [inner]):
             return _choices(inner, known)
-        case ast.Tuple(parts) | ast.List(parts) | ast.Dict(parts):
-            return tuple(_text(part) for part in parts if part)
+        case ast.Tuple(parts) | ast.List(parts) | ast.Dict(parts) | ast.Constant(str(parts)):
+            return tuple(part if isinstance(part, str) else _text(part) for part in parts if part)
     return None

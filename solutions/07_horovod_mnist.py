@@ -4,8 +4,8 @@
 #     text_representation: {extension: .py, format_name: percent}
 #   lab:
 #     goal: distribute a training in six steps, and expose the fakes
-#     needs: [ISA, memory, TensorFlow, MPI, Horovod]
-#     better_with: [cores, network, PyTorch]
+#     needs: [ISA, memory, TensorFlow, MPI, Horovod, data]
+#     better_with: [cores, network]
 # ---
 
 # %% [markdown]
