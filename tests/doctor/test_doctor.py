@@ -338,7 +338,7 @@ def test_as_dict_can_be_json_and_has_stable_keys():
     assert [check["name"] for check in content["checks"]] == [check.name for check in CHECKS]
     assert all(check.keys() == {"name", "status", "seen", "fix"} for check in content["checks"])
     assert content["labs"][1] == {
-        "lab": "07 · Horovod on an MNIST CNN",
+        "lab": "07 · Horovod on the MNIST CNN: spot the fake",
         "status": "fail",
         "because": ["data"],
         "fix": [DAMAGED.fix],
@@ -353,7 +353,7 @@ def test_the_report_is_readable_at_80_columns_without_colour():
     words = " ".join(plain.split())
     assert "fail data data/mnist.npz is damaged" in words
     assert "00 · Welcome: how fast is your machine? can run, but check: cores, MPI" in words
-    assert "07 · Horovod on an MNIST CNN cannot run: data" in words
+    assert "07 · Horovod on the MNIST CNN: spot the fake cannot run: data" in words
     assert plain.count(DAMAGED.fix) == 1  # next to its check, not with each lab
     assert "labs can run" not in plain
     assert "puts /[b]apps[/b]/libmpi.so.12" in words  # markup is not interpreted
@@ -394,7 +394,7 @@ def test_a_notebook_shows_only_what_needs_attention():
         "warn  data  no mnist.npz: the labs use built-in digits instead",
         "            fix: `./lab data fetch` downloads it",
         "",
-        "07 · Horovod on an MNIST CNN  can run, but check: data",
+        "07 · Horovod on the MNIST CNN: spot the fake  can run, but check: data",
         "1 other lab can run.",
     ]
 
