@@ -5,7 +5,7 @@
 #   lab:
 #     goal: distribute a training in six steps, and expose the fakes
 #     needs: [ISA, memory, TensorFlow, MPI, Horovod, data]
-#     better_with: [cores, network]
+#     better_with: [cores, network, PyTorch]
 # ---
 
 # %% [markdown]
