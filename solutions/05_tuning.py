@@ -110,7 +110,7 @@ print(values)
 #
 # You have 16 [**trials**](../docs/glossary.md#trial). A trial shows *one* launch of a point, as if you had started the
 # training once. Three launches of each point can be shown. The other three stay hidden until section 5. Chance decides
-# which, for each search anew, so that the time at which a launch was recorded can't matter. The first trial is the
+# which, again for each search, so that the time at which a launch was recorded can't matter. The first trial is the
 # default, which is what the programs choose when you set nothing.
 
 
@@ -475,7 +475,7 @@ plots.show(figure, alt=alt, keep=results)
 # %% [markdown]
 # A dashed line never falls, as the fastest of more trials is at least as fast. A solid line can stop and even fall.
 # More trials help only while there are better points to find, and while launches can tell them apart. (The bands show
-# the luck of searches in this recording, not how another recording would differ.)
+# how searches of this recording differ by chance, not how another recording would differ.)
 #
 # Have you beaten the tuner? Compare what the three *keep*. In this recording, changing one knob at a time is 2% behind
 # the process after 16 trials, and with 24 trials both keep about as much as random search with 64.
@@ -602,7 +602,7 @@ Code(filename=KNOBS_FILE, language="toml")
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
-# **Guess first.** How many times as fast as the default will the best trial be in the six rounds?
+# **Guess first.** How much faster than the default will the best trial be in the six rounds?
 #
 # </div>
 
