@@ -368,7 +368,7 @@ for name, choose in searches.items():
 
 # %%
 def outcome(tried, speeds, kept):
-    """Return what a search promises, and what is kept of it."""
+    """Return the speed that a search promises, and the speed that is kept."""
     point, promise = winner(tried, speeds)
     return promise, kept[point]
 
@@ -469,7 +469,7 @@ for name, both in curves.items():
 axis.set(xlabel="trials", ylabel="images/s", title="The winner's curse: means of all colleagues")
 axis.set_ylim(after[4], None)
 axis.legend(loc="center left", bbox_to_anchor=(1, 0.5))
-alt = f"Winners' speed by trials, with 95% bands of luck. After {LONG}: {'; '.join(ends)}."
+alt = f"Winners' speed by trials, with 95% bands of chance. After {LONG}: {'; '.join(ends)}."
 plots.show(figure, alt=alt, keep=results)
 
 # %% [markdown]

@@ -62,7 +62,7 @@ TIMED = 3 if QUICK else 30  # steps in section 8
 
 # %%
 # %%writefile work/task.py
-"""What this lab's scripts share: digits and numbers."""
+"""Digits and numbers that this lab's scripts share."""
 
 from labkit.data import load_digits
 
@@ -223,7 +223,7 @@ if not QUICK:
 
 # %%
 # %%writefile work/plan.py
-"""Who trains on what, at which rate, in how many steps."""
+"""The plan: the digits, the learning rate and the number of steps of each rank."""
 
 import numpy as np
 
@@ -1049,10 +1049,13 @@ for axis, (name, gradients) in zip(axes, timelines.items(), strict=True):
         axis.barh(row, end - start, left=start - origin, color=plots.BLUE, label="is reduced")
     axis.set_yticks(range(len(gradients)), [f"{g['bytes']:,}" for g in gradients], fontsize=10)
     axis.set(title=f"Horovod's thread and training: {name}", ylabel="bytes of the gradient")
-    last = max(stages[0][1] for stages in steps[middle]) - origin
+    lasts = [max(stages[0][1] for stages in step) for step in steps]  # the last one is there
+    ends = [max(stage[2] for stage in step[-1]) for step in steps]  # the largest one is reduced
+    early = sum(end <= last for end, last in zip(ends, lasts, strict=True))
+    low, took, high = np.percentile([max(each) - min(each) for each in times], (25, 50, 75))
     summary.append(
-        f"{name}: the largest gradient is reduced from {start - origin:.1f} to {end - origin:.1f} "
-        f"ms, and the last one is there after {last:.1f} ms"
+        f"{name}: the largest gradient was reduced before the last one was there in {early} of "
+        f"{len(steps)} steps; all took {took:.1f} ms ({low:.1f} to {high:.1f} in half of the steps)"
     )
 axes[-1].set_xlabel("ms since Horovod saw the step's first gradient")
 handles = dict(zip(*reversed(axes[0].get_legend_handles_labels()), strict=True))
@@ -1072,10 +1075,10 @@ results.answer(5, "What changes when Horovod's thread has a core of its own?", .
 # %% [markdown]
 # <details><summary>A model answer</summary>
 #
-# A blue bar that ends before the last gradient is there is overlap. On one core, Horovod's thread and the backward pass
-# take turns. Either it sees the gradients late, in a group, and nothing overlaps, or it works early, and the backward
-# pass waits for the core. With another core, both can run at the same time. Steps differ, so run the two cells again
-# before you conclude. With two cores, the second one also runs rank 1's answers, and the gain may disappear. In
+# A blue bar that ends before the last gradient is there is overlap, and the count says in how many steps the largest
+# gradient's did. On one core, Horovod's thread and the backward pass take turns. Either it sees the gradients late, in
+# a group, and nothing overlaps, or it works early, and the backward pass waits for the core. With another core, both
+# can run at the same time. With two cores, the second one also runs rank 1's answers, and the gain may disappear. In
 # training, as many ranks as cores leave no core for these threads.
 #
 # </details>

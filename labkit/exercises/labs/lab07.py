@@ -16,7 +16,7 @@ EXERCISES: dict[int, Reference | OnRanks] = {}
 
 
 def _shares(shard: Callable[..., Any], n: int, size: int) -> tuple[Any, ...]:
-    """Return what is the same for all right answers: the lengths of all shares, and how often an index is in them."""
+    """Return the lengths of all shares and how often each index is in them, which all right answers have in common."""
     shares = []
     for rank in range(size):
         share, what = shard(n, rank, size), f"rank {rank}'s share of {n} to be a list or an array of ints"

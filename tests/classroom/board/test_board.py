@@ -4,7 +4,7 @@ import json
 import re
 import stat
 import time
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import pytest
 import requests
@@ -94,7 +94,7 @@ class TestWall:
         noon = datetime.now().replace(hour=12)
         parts = (("Welcome", ""), ("Lab 07 · 1 Shards", "07"), ("Lab 07 · 2 A rate", "07"), ("Break", ""))
         plan = [
-            Planned(title, noon.replace(minute=start), noon.replace(hour=23, minute=start + 1), lab)
+            Planned(title, noon.replace(minute=start), datetime.now() + timedelta(hours=1), lab)
             for start, (title, lab) in enumerate(parts)
         ]
         board = Board(tmp_path / "planned.sqlite", plan)
