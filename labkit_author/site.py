@@ -98,7 +98,6 @@ def lab(info: LabInfo) -> NotebookNode:
     stored = nbformat.read(info.solution, as_version=4)
     if not any(cell.get("execution_count") for cell in stored.cells):
         raise LabError(f"lab {info.number} has no stored outputs: ./lab build {info.number} --execute")
-    exercises = {exercise.cell: exercise for exercise in info.exercises.values()}
     checks = checks_of(info.number).checks
     page: NotebookNode = nbformat.v4.new_notebook(metadata=stored.metadata)
     for cell in stored.cells:
@@ -106,10 +105,11 @@ def lab(info: LabInfo) -> NotebookNode:
             continue
         if cell.cell_type == "code":
             cell.outputs = [_as_html(output) for output in cell.outputs]
-        if exercise := exercises.get(cell.id):
-            page.cells.append(_prose(f"```python\n{exercise.stub}\n```", f"{cell.id}-blank"))
-            page.cells.append(_prose(_hints(exercise.number, checks[exercise.number].hints), f"{cell.id}-hints"))
-            _fold(cell, f"{ANSWER} {exercise.number}")
+        if here := [exercise for exercise in info.exercises.values() if exercise.cell == cell.id]:
+            page.cells.append(_prose(f"```python\n{here[0].stub}\n```", f"{cell.id}-blank"))
+            hints = [_hints(exercise.number, checks[exercise.number].hints) for exercise in here]
+            page.cells.append(_prose("\n".join(hints), f"{cell.id}-hints"))
+            _fold(cell, f"{ANSWER} {', '.join(str(exercise.number) for exercise in here)}")
         elif cell.metadata.get("jupyter", {}).get("source_hidden"):
             _fold(cell, DRAWING)
         page.cells.append(cell)

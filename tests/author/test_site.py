@@ -51,7 +51,8 @@ def test_answers_and_hints_are_folded(info):
             open_text += re.sub("<details>.*?</details>", "", cell.source, flags=re.S)
     assert open_text.count("YOUR CODE HERE") >= len(info.exercises)
     for number, exercise in info.exercises.items():
-        inside, before = folded[f"Show an answer to exercise {number}"]
+        label = next(label for label in folded if str(number) in re.findall(r"\d+", label))  # "… exercise 1, 2, 3"
+        inside, before = folded[label]
         assert "raise NotImplementedError()" not in inside
         assert inside == exercise.solution
         assert exercise.solution not in before
