@@ -54,11 +54,11 @@ def record(file: Path, most: int | None, on_line: Callable[[str], None] = print)
     head = header(machine, knobs)
     if not file.exists():
         files.write(file, head)
-    todo = missing(file, head, knobs)
+    todo, settings = missing(file, head, knobs), points(knobs)
     for _ in range(len(todo) if most is None else min(most, len(todo))):
         number, point = todo.pop(0)
         with load.observe() as others:
-            metric = command(points(knobs)[point])
+            metric = command(settings[point])
         done = f"{metric:,.0f} images/s: {' '.join(point)}"
         if others.busy or others.share is None:
             on_line(f"refused: {done}. {others}")

@@ -17,6 +17,7 @@ FOLDERS = (".github", "data", "docs", "env", "labkit", "labkit_author", "labkit_
 SUFFIXES = {".md", ".py", ".toml", ".yml", ".sh", ".sbatch"}
 OTHERS = {".venv", "packages", "work"}  # folders of files that are not the kit's
 SELF = {"test_prose.py", "phrases.toml"}
+
 PLAIN = """\
 Each worker reads its own shard, so the batches of two workers never overlap. The compiler reports how long each pass
 took, which is three times as long as the link step on our 12-core build machine, 8 of which are performance cores.
