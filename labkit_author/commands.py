@@ -60,7 +60,7 @@ def lint_labs(
     """List all problems in the labs' sources, by file and line. Exit code 1 if there are any."""
     from labkit_author import lint
 
-    _refuse([problem for source in _chosen(labs) for problem in lint.lint(source) + lint.leftovers(source)])
+    _refuse([problem for source in _chosen(labs) for problem in lint.lint(source)])
 
 
 def _chosen(labs: list[str] | None) -> list[Path]:
@@ -76,25 +76,6 @@ def _refuse(problems: list[str]) -> None:
         print(problem)
     if problems:
         raise SystemExit(1)
-
-
-@command(epilog="Example: `./lab new-exercise 09`")
-def new_exercise(
-    lab: Annotated[str, typer.Argument(help="the lab, such as 09")],
-    script: Annotated[bool, typer.Option("--script", help="a script that runs on ranks instead of a function")] = False,
-) -> None:
-    """Add an exercise at the end of a lab: to its source, its checks and its planted mistakes.
-
-    The new exercise works and passes its tests; replace it part by part. The lab's stored outputs stay.
-    """
-    from labkit_author import scaffold, sources
-
-    source = sources.find(lab)
-    exercise, written = scaffold.new_exercise(source, script)
-    number = source.stem[:2]
-    print(f"Exercise {exercise} is in {', '.join(map(paths.shown, written))}.")
-    print(f"Next: replace the skeleton, part by part; ./lab lint {number} lists the parts that remain.")
-    print(f"Then ./lab build {number} and ./lab test --lab {number} --exercise {exercise}.")
 
 
 @command("build", epilog="Example: `./lab build 07`")

@@ -12,7 +12,7 @@ from nbformat import NotebookNode
 
 from labkit.system import paths
 from labkit.system.errors import LabError
-from labkit_author import glossary, imports, minutes, skeletons, sources
+from labkit_author import glossary, imports, minutes, sources
 from labkit_author.notebooks import INSTRUCTOR, by_section, checks, parse, script_of
 
 CHECKED = "nbval-check-output"  # the tag of cells whose output nbval compares with the stored one
@@ -60,19 +60,6 @@ def lint(source: Path) -> list[str]:
         problems += _lint_minutes(source, notebook)
         problems += [*_lint_opening(notebook, starts), *_lint_guesses(notebook, starts)]
     return [f"{paths.shown(source)}:{line}: {problem}" for line, problem in sorted(problems)]
-
-
-def leftovers(source: Path) -> list[str]:
-    """Return the parts of an exercise's skeleton that remain in a lab, as lines `file:line: problem`.
-
-    `lab lint` reports them; `lab build` accepts them while an exercise is being written.
-    """
-    text = source.read_text(encoding="utf-8")
-    lines = (
-        f"{paths.shown(source)}:{text.count(chr(10), 0, match.start()) + 1}: left of the skeleton: {match[0]!r}"
-        for match in skeletons.LEFT.finditer(text)
-    )
-    return list(dict.fromkeys(lines))
 
 
 def _lint_paths(cell: NotebookNode, start: int) -> Iterator[Problem]:

@@ -53,7 +53,6 @@ OPTIONS = {
     "test": "--fast --all --lab --exercise",
     "style": "",
     "lint": "",
-    "new-exercise": "--script",
     "build": "--execute",
     "record-grid": "--most",
     "site": "--out",
@@ -129,7 +128,6 @@ REFUSED = [  # command line, part of its message
     ("pack --out /proc/pack", "cannot write /proc/pack"),
     ("test --exercise 1", "--lab"),
     ("lint 77", "there is no lab '77'"),
-    ("new-exercise 77", "there is no lab '77'"),
     ("build 77", "there is no lab '77'"),
     ("record-grid g.csv --most 0", "--most"),
 ]

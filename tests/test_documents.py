@@ -1,6 +1,7 @@
 """Commands, options and links in documents exist, and work-arounds name the issues they work around."""
 
 import re
+import textwrap
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,9 @@ import typer.main
 import yaml
 
 from labkit import cli
+from labkit.exercises.catalogue import Exercise
+from labkit.exercises.engine.outcomes import NotYet
+from labkit.exercises.engine.reference import function_of
 from labkit.system import paths
 
 GUIDES = [paths.ROOT / "README.md", paths.ROOT / "CONTRIBUTING.md", *sorted((paths.ROOT / "docs").glob("*.md"))]
@@ -64,6 +68,23 @@ def command_lines(text: str) -> Iterator[str]:
 def test_commands_and_options_exist(path):
     unknown = {line: word for line in command_lines(path.read_text()) if (word := unknown_word(line))}
     assert not unknown
+
+
+@pytest.mark.parametrize("path", ["CONTRIBUTING.md", "docs/writing-labs.md"])
+def test_the_exercises_in_documents_work(path):
+    blocks = re.findall(r"^ *```python\n(.*?)^ *```", (paths.ROOT / path).read_text(), re.M | re.S)
+    solution, *rest = (textwrap.dedent(block) for block in blocks if "# %% tags" in block or "EXERCISES" in block)
+    tables: list[dict] = [{} for _ in rest]
+    for table, block in zip(tables, rest, strict=True):
+        exec(block, {"EXERCISES": table})
+    text = solution[solution.index("def ") : solution.index("# %% tags")]
+    exercise = Exercise(6, "twice_6", "", "def twice_6(values):\n    raise NotImplementedError()", text, "1", "")
+    reference = tables[0][6]
+    for answer in ({}, *reference.also):
+        reference.check(exercise, function_of(exercise, answer))
+    for why, answer in reference.wrong.items():
+        with pytest.raises(NotYet, match=why):
+            reference.check(exercise, function_of(exercise, answer))
 
 
 def anchors(path: Path) -> set[str]:
