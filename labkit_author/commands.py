@@ -125,23 +125,6 @@ def build_notebooks(
                 print(line)
 
 
-@command(epilog="Example: `./lab record-grid data/tuning-launches.csv`")
-def record_grid(
-    file: Annotated[Path, typer.Argument(help="CSV file to write or resume", resolve_path=True)],
-    most: Annotated[int | None, typer.Option(min=1, help="stop after this number of launches")] = None,
-) -> None:
-    """Record lab 05's grid on this machine, which must be idle: about an hour on two cores.
-
-    Launches that other work disturbs are refused. If interrupted, run the same command again to resume. Exit code 1
-    while launches are missing.
-    """
-    from labkit_author import grid
-
-    left = grid.record(file, most, lambda line: print(line, flush=True))
-    print(f"{paths.shown(file)}: {left or 'no'} launches are missing")
-    raise SystemExit(left > 0)
-
-
 @command(epilog="Example: `./lab site --out public`")
 def site(
     out: Annotated[

@@ -54,7 +54,6 @@ OPTIONS = {
     "style": "",
     "lint": "",
     "build": "--execute",
-    "record-grid": "--most",
     "site": "--out",
 }
 
@@ -129,7 +128,6 @@ REFUSED = [  # command line, part of its message
     ("test --exercise 1", "--lab"),
     ("lint 77", "there is no lab '77'"),
     ("build 77", "there is no lab '77'"),
-    ("record-grid g.csv --most 0", "--most"),
 ]
 
 

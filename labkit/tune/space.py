@@ -14,7 +14,6 @@ from labkit.system.machine import Machine
 
 DEFAULT_KNOBS = Path(__file__).with_name("knobs.toml")
 BENCH_KNOBS = Path(__file__).with_name("knobs-bench.toml")  # for lab bench
-MNIST_KNOBS = Path(__file__).with_name("knobs-mnist.toml")  # for lab 05
 PLACES = ("env", "flag", "prefix")
 MAX_VALUES = 10_000  # per knob; a search tries a few dozen
 _TEXT = {"type": "string", "pattern": r"^[^\x00-\x1f]*$"}

@@ -29,6 +29,7 @@ def lab():
 def test_a_search_sees_three_launches_of_each_point_and_keeps_the_others(lab):
     grid, points = lab["grid"], lab["points"]
     assert points == [*itertools.product(*lab["values"].values())]
+    assert (grid.groupby(lab["KNOBS"]).size() == 6).all()
     (shown, kept), (others, _) = (lab["split"](np.random.default_rng(seed)) for seed in range(2))
     assert not np.array_equal(shown, others)
     for number in (0, 17, 95):

@@ -183,7 +183,7 @@ def test_none_replaces_the_default_among_the_values(tmp_path):
 
 
 def test_a_default_beyond_the_cpu_quota_is_an_extra_value():
-    intra = space.read(space.MNIST_KNOBS, machine(64, quota=4.0))["intra"]
+    intra = space.read(space.BENCH_KNOBS, machine(64, quota=4.0))["intra"]
     assert intra.values == (1, 2, 3, 4, None)
     assert intra.label(None) == 64
 
