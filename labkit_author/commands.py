@@ -91,7 +91,7 @@ def build_notebooks(
     """Build the student and solution notebooks from their sources, if `lab lint` finds no problems there.
 
     It writes `notebooks/NN_topic.ipynb` and `solutions/NN_topic.ipynb`; `solutions/labs.json`, the catalogue for
-    checks, guide and board; the minutes and the picture in the README; `docs/house.md`.
+    checks, guide and board; the minutes and the picture in the README.
     Only files that changed are written. Stored outputs stay until a code cell is changed or removed; new cells have
     none. Exit code 1 if lint finds a problem.
 
@@ -100,12 +100,12 @@ def build_notebooks(
     warning or a folder of this machine, or lacks steps of earlier labs. The executed notebooks are then in
     `.lab/executed/`, and the next `--execute` resumes with the lab that was refused.
     """
-    from labkit_author import build, catalogue, house, lint, minutes, picture, sources, stored
+    from labkit_author import build, catalogue, lint, minutes, picture, sources, stored
 
     chosen = _chosen(labs)
     _refuse([problem for source in chosen for problem in lint.lint(source)])
     written = [path for source in chosen for path in build.build(source)]
-    written += [page for page in (catalogue.write(), minutes.write_agenda(), house.write()) if page]
+    written += [page for page in (catalogue.write(), minutes.write_agenda()) if page]
     if execute:
         written += stored.store(chosen, lambda lab: print(f"Executing {lab} …", flush=True))
         if len(chosen) < len(sources.labs()):
