@@ -22,16 +22,10 @@ MAX_STUDENTS = 500
 SYSTEMD_IS_UP = Path("/run/systemd/system")  # exists where systemd runs: sd_booted(3)
 DEFAULT_GIB = 4
 
-Students = Annotated[int, typer.Option(help="number of seats", min=1, max=MAX_STUDENTS)]
-Memory = Annotated[
-    int | None,
-    typer.Option(help="GiB per student; 0 for no limit", min=0, show_default=f"{DEFAULT_GIB} where systemd runs"),
-]
-
 
 @app.command("up", epilog="Example: `./lab hub up --students 40 --labs day`")
 def up(
-    students: Students = 40,
+    students: Annotated[int, typer.Option(help="number of seats", min=1, max=MAX_STUDENTS)] = 40,
     labs: Annotated[
         str, typer.Option(help="the labs, or a route such as day; the first lab opens at login")
     ] = "00,02,07",
@@ -40,7 +34,10 @@ def up(
     ] = None,
     cert: Annotated[Path | None, typer.Option(help="a certificate, for https")] = None,
     key: Annotated[Path | None, typer.Option(help="and its key")] = None,
-    memory: Memory = None,
+    memory: Annotated[
+        int | None,
+        typer.Option(help="GiB per student; 0 for no limit", min=0, show_default=f"{DEFAULT_GIB} where systemd runs"),
+    ] = None,
     student_files: Annotated[
         Path | None, typer.Option("--files", help="parent of the students' folders", show_default="students")
     ] = None,
@@ -73,38 +70,6 @@ def up(
     if not request.has_accounts:
         print("THIS IS A TRIAL: all servers run under your account, and students can read its files. Use root.")
     print("Next: ./lab hub warm, before students arrive. At the end: ./lab hub down")
-
-
-@app.command("check", epilog="Example: `./lab hub check --students 40`")
-def check(students: Students = 40, memory: Memory = None) -> None:
-    """Verify the limits of a student's server, from inside one, and show how many students fit into memory.
-
-    If a hub is up, that one is checked. Otherwise, one is started on loopback and removed afterwards. Exit code 2 if a
-    limit doesn't hold.
-    """
-    import shutil
-
-    from labkit.system import addresses
-    from labkit.system.terminal import progress
-    from labkit_classroom.hub.control import Hub
-    from labkit_classroom.hub.verify import verify
-
-    with progress("Starting a server …"):
-        if Hub().settings:
-            client = Hub().client
-            request = client.settings
-            rows = verify(client)
-        else:
-            (port,) = addresses.free_ports(1)
-            files = paths.STATE / "hub-check-students"
-            request = _request(1, "00", f"{addresses.LOOPBACK}:{port}", memory, files)
-            hub = Hub(paths.STATE / "hub-check")
-            try:
-                rows = hub.start(request)
-            finally:
-                hub.stop()
-                shutil.rmtree(files, ignore_errors=True)
-    _show_limits(rows, request, students)
 
 
 @app.command("warm", epilog="Example: `./lab hub warm`")
