@@ -156,19 +156,6 @@ def test_bench_divides_the_steps_between_rounds_and_reports_missing_configuratio
     assert json.loads(out.read_text())["results"]["eigen"][3]["images_per_second"] == 2
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("problem", ["", "the kernel gives none"])
-@pytest.mark.usefixtures("own_environment")
-def test_start_with_huge_pages_configures_the_kernels_and_says_so(problem, monkeypatch, capsys, tmp_path):
-    os.environ.pop("GLIBC_TUNABLES", None)
-    monkeypatch.setattr("jupyterlab.labapp.LabApp.initialize_server", lambda argv: Mock())
-    monkeypatch.setattr("labkit.cli.students.huge_pages_problem", lambda: problem)
-    assert run(monkeypatch, "start", "--huge-pages", "--folder", str(tmp_path / "mine")) == 0
-    output = capsys.readouterr().out
-    assert os.environ.get("GLIBC_TUNABLES") == (None if problem else "glibc.malloc.hugetlb=1")
-    assert (f"no effect on this machine: {problem}." if problem else "Kernels use 2 MB pages") in output
-
-
 @pytest.mark.usefixtures("own_environment")
 def test_reset_and_report_use_the_folder_that_start_sets(monkeypatch, capsys, tmp_path):
     started, rendered = [], []

@@ -17,7 +17,7 @@ from labkit import cli
 
 OPTIONS = {
     "setup": "--from --classroom --author --torch",
-    "start": "--folder --no-browser --port --huge-pages",
+    "start": "--folder --no-browser --port",
     "kernel": "--folder --prefix",
     "doctor": "--json",
     "reset": "--folder",

@@ -12,7 +12,6 @@ import typer
 from labkit.cli.options import LABS, SOMETIMES, LabNumber, StudentFolder
 from labkit.system import account_access, files, paths, terminal
 from labkit.system.errors import LabError
-from labkit.system.machine import HUGE_PAGES, huge_pages_problem
 
 app = typer.Typer()
 command = functools.partial(app.command, rich_help_panel=LABS)
@@ -54,9 +53,6 @@ def start(
     lab: Annotated[str, typer.Argument(help="the lab to open, such as 07")] = "00",
     browser: Annotated[bool, typer.Option(help="open a browser window")] = True,
     port: Annotated[int, typer.Option(help="first port to try", min=1, max=65535)] = 8888,
-    with_huge_pages: Annotated[
-        bool, typer.Option("--huge-pages", help="run kernels and their child processes with 2 MB pages (lab 03)")
-    ] = False,
 ) -> None:
     """Open the labs in JupyterLab, on this machine only and with a token.
 
@@ -75,11 +71,6 @@ def start(
     os.environ["LAB_FOLDER"] = str(folder)  # for lab reset and lab report in JupyterLab's terminals
     os.environ.update(kernels.JUPYTER_VARIABLES)
     SYSTEM_CONFIG_PATH.clear()  # /etc/jupyter, which could start servers without a token
-    if with_huge_pages and (reason := huge_pages_problem()):
-        print(f"--huge-pages has no effect on this machine: {reason}.")
-    elif with_huge_pages:
-        os.environ.update(HUGE_PAGES)
-        print("Kernels use 2 MB pages: measurements may differ from those without.")
     options = [
         f"--ServerApp.root_dir={folder}",
         f"--LabApp.default_url=/lab/tree/{notebook.name}",
