@@ -373,8 +373,7 @@ _ROW = _object(
 )
 _PNG = {"type": "string", "pattern": "^iVBORw0KGgo[A-Za-z0-9+/]*={0,2}$"}  # in base64
 _ANSWER = _or_null(_TEXT, _NUMBER)
-_GUESS = _object(question=_TEXT, guess=_TEXT, here=_TEXT)
-_GUESS["properties"]["values"] = _list(_ANSWER, minItems=2, maxItems=2)  # not in files of earlier versions
+_GUESS = _object(question=_TEXT, guess=_TEXT, here=_TEXT, values=_list(_ANSWER, minItems=2, maxItems=2))
 _STEP = _object(text=_TEXT, numbers=_NUMBERS, busy=_BOOLEAN, share=_or_null(_NUMBER))
 
 # The parts of a lab's file; unknown parts come from later versions, and are ignored.

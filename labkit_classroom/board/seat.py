@@ -361,7 +361,7 @@ def _guesses(folder: Path) -> list[dict[str, Any]]:
     guesses = []
     for lab, content in _results(folder):
         for number, entry in content.get("guesses", {}).items():
-            guess, here = entry.get("values", (None, None))
+            guess, here = entry["values"]
             here = None if content["quick"] else here
             if re.fullmatch("[0-9]{1,2}", number) and (guess, here) != (None, None):
                 guesses.append({"lab": lab, "number": int(number), "guess": guess, "here": here})

@@ -68,7 +68,7 @@ GRAPHS = {
 
 
 @pytest.mark.parametrize("defs", GRAPHS.values(), ids=GRAPHS)
-def test_every_operation_and_tensor_is_drawn_once(defs):
+def test_every_operation_and_tensor_is_drawn_once_without_overlap_and_every_text_fits(defs):
     figure = graphs.draw(defs, "a title")
     nodes, edges = graphs.read(defs)
     assert sorted(name for name, _ in boxes(figure)) == sorted(node.name for node in defs)
@@ -77,20 +77,10 @@ def test_every_operation_and_tensor_is_drawn_once(defs):
     assert len(edges) == sum(len(node.input) for node in defs)
     assert len(nodes) == len(defs)
     assert figure.get_suptitle() == "a title"
-
-
-@pytest.mark.parametrize("defs", GRAPHS.values(), ids=GRAPHS)
-def test_no_box_overlaps_another_or_leaves_the_figure(defs):
-    figure = graphs.draw(defs, "a title")
     for (_, first), (_, second) in itertools.combinations(boxes(figure), 2):
         assert not first.overlaps(second)
     width, height = 72 * figure.get_size_inches()
     assert all(0 <= box.x0 < box.x1 <= width and 0 <= box.y0 < box.y1 <= height for _, box in boxes(figure))
-
-
-@pytest.mark.parametrize("defs", GRAPHS.values(), ids=GRAPHS)
-def test_every_text_fits_its_box(defs):
-    figure = graphs.draw(defs, "a title")
     figure.canvas.draw()
     axes = figure.axes[0]
     extents = [text.get_window_extent() for text in axes.texts]

@@ -116,7 +116,11 @@ def test_the_axis_has_several_tick_labels_that_do_not_touch(factors):
     plt.close(figure)
 
 
-def test_training_and_inference_are_separate_groups():
+def test_without_steps_training_and_inference_are_separate_groups(tmp_path):
+    for damaged in ("no JSON", "[]", '{"lab": "03"}'):
+        (tmp_path / "results-03.json").write_text(damaged)
+        assert ladder.read(tmp_path) == {}
+    assert ladder.describe({}).startswith("No steps taken yet.")
     names = labels(figure := ladder.draw({}))[0]
     training, inference = names.index("Training steps"), names.index("Inference steps")
     for step in STEPS.values():
@@ -125,25 +129,6 @@ def test_training_and_inference_are_separate_groups():
         assert place > training
     assert {step.work for step in STEPS.values()} == {"training", "inference"}
     plt.close(figure)
-
-
-def test_results_of_an_earlier_version_are_read(folder):
-    old = json.loads((folder / "results-03.json").read_text())
-    old["steps"]["threads"] |= {"text": "1.31× (1.20 to 1.40), no difference beyond chance", "share": None}
-    (folder / "results-03.json").write_text(json.dumps(old))
-    assert ladder.describe(ladder.read(folder)).count("1.31× (1.20 to 1.40). Not taken yet") == 1
-
-
-def test_the_ladder_is_drawn_without_any_steps(tmp_path):
-    assert ladder.read(tmp_path) == {}
-    assert plots.png(ladder.draw({})).startswith(b"\x89PNG")
-    assert ladder.describe({}).startswith("No steps taken yet.")
-
-
-@pytest.mark.parametrize("damaged", ["no JSON", "[]", '{"lab": "03"}'])
-def test_a_damaged_file_has_no_steps(folder, damaged):
-    (folder / "results-03.json").write_text(damaged)
-    assert list(ladder.read(folder)) == ["onednn"]
 
 
 def test_an_unknown_step_is_refused():

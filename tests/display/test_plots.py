@@ -21,17 +21,12 @@ def test_long_titles_are_wrapped_not_cut(columns):
     figure, grid = plt.subplots(1, columns, figsize=(6, 3), squeeze=False)
     for axes in grid.flat:
         axes.set_title(LONG)
+    figure.suptitle(LONG * 2)
     plots.png(figure)
+    assert "\n" in figure.get_suptitle()
     for axes in grid.flat:
         assert axes.title.get_text().replace("\n", " ") == LONG
         assert axes.title.get_window_extent().width <= figure.bbox.width / columns
-
-
-def test_long_figure_titles_are_wrapped_too():
-    figure, _ = plt.subplots(figsize=(6, 3))
-    figure.suptitle(LONG)
-    plots.png(figure)
-    assert "\n" in figure.get_suptitle()
 
 
 def test_a_picture_of_a_disturbed_run_is_marked_and_keeps_its_title(shown, tmp_path, monkeypatch):

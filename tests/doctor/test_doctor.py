@@ -252,13 +252,9 @@ def test_supported_pythons_are_those_the_packages_are_locked_for(python):
         ("failed\nImportError: x.so: undefined symbol: _ZN3xla", True),
         ("failed\nImportError: x.so: file too short", True),
         ("killed by SIGSEGV", False),
-        ("killed by SIGBUS", False),
-        ("Timed out after 120 s", False),
         ("failed\nmpirun started no rank. If job 7 has ended, leave its shell or `unset ${!SLURM_*}`", False),
-        ("failed\nOSError: [Errno 28] No space left on device", False),
         ("failed\nImportError: /usr/lib/libstdc++.so.6: version `GLIBCXX_3.4.30' not found", False),
         ("failed\nOSError: x.so: failed to map segment from shared object", False),
-        ("failed\nPermissionError: [Errno 13] Permission denied: '/dev/shm/x'", False),
     ],
 )
 def test_rebuilding_the_environment_is_suggested_only_if_it_helps(probe, error, helps):
@@ -346,23 +342,20 @@ def test_as_dict_can_be_json_and_has_stable_keys():
 
 
 def test_the_report_is_readable_at_80_columns_without_colour():
-    report = judged(data=(DAMAGED,), machine=machine(cores=1), MPI=Mpi("mpirun", "/[b]apps[/b]"))
+    path = "/a/very/long/path" * 10
+    observed = {"Horovod": failed(f"Rank 1 failed\n{path}"), "MPI": Mpi("mpirun", "/[b]apps[/b]")}
+    report = judged(data=(DAMAGED,), machine=machine(cores=1), **observed)
     plain = text(report, color_system=None)
+    assert path in "".join(plain.split())  # never truncated
     assert max(len(line) for line in plain.splitlines()) <= 80
     assert "\x1b" not in plain
     words = " ".join(plain.split())
     assert "fail data data/mnist.npz is damaged" in words
     assert "00 · Welcome: how fast is your machine? can run, but check: cores, MPI" in words
-    assert "07 · Horovod on the MNIST CNN: spot the fake cannot run: data" in words
+    assert "07 · Horovod on the MNIST CNN: spot the fake cannot run: Horovod, data" in words
     assert plain.count(DAMAGED.fix) == 1  # next to its check, not with each lab
     assert "labs can run" not in plain
     assert "puts /[b]apps[/b]/libmpi.so.12" in words  # markup is not interpreted
-
-
-def test_the_report_never_truncates_long_paths():
-    path = "/a/very/long/path" * 10
-    report = judged(Horovod=ProbeResult(error=f"Rank 1 failed\n{path}/mpi_lib.so"))
-    assert f"{path}/mpi_lib.so" in "".join(text(report, color_system=None).split())
 
 
 def test_a_terminal_shows_all_checks_and_the_affected_labs():
@@ -379,9 +372,8 @@ def test_a_terminal_shows_all_checks_and_the_affected_labs():
     assert plain.endswith("\n9 other labs can run.\n")
 
 
-@pytest.mark.parametrize("limits", [None, synthetic_limits(240, 289)])
-def test_the_report_on_a_healthy_machine_is_short(limits):
-    lines = text(judged(LABS, speed=limits), width=100, color_system=None).splitlines()
+def test_the_report_on_a_healthy_machine_is_short():
+    lines = text(judged(LABS, speed=synthetic_limits(240, 289)), width=100, color_system=None).splitlines()
     assert len(lines) <= 40
     assert max(len(line) for line in lines) <= 100
     assert lines[-1] == "All labs can run."
