@@ -10,7 +10,6 @@ import pwd
 import shutil
 import signal
 import socket
-import stat
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -148,9 +147,6 @@ def obstacle() -> str:
             f"this user, number {os.geteuid()}, has no name, and Slurm needs one. As root: "
             f"`useradd --uid {os.geteuid()} NAME`; in a container, run as a user with a name"
         )
-    mode = supervisor.TMP.stat().st_mode
-    if mode & (stat.S_IWGRP | stat.S_IWOTH) and not mode & stat.S_ISVTX:
-        return f"other users can replace this user's files in {supervisor.TMP}. As root: `chmod +t {supervisor.TMP}`"
     return ""
 
 
@@ -194,12 +190,10 @@ class Cluster:
             if running := self.slurm():
                 running_rate = _network(self.link.readlink())[0]
                 if (running.nodes, running_rate) != (nodes, rate):
-                    size = f"{running.nodes} nodes"
-                    if running_rate or rate:
-                        size += (
-                            f" on wires of {show_rate(parse_rate(running_rate))}" if running_rate else " without wires"
-                        )
-                    raise LabError(f"a cluster of {size} is up: end it first with ./lab cluster down")
+                    wires = f"with wires of {show_rate(parse_rate(running_rate))}" if running_rate else "without wires"
+                    raise LabError(
+                        f"a cluster of {running.nodes} nodes {wires} is up: end it first with ./lab cluster down"
+                    )
                 return running
             self._clear()
             self._start(nodes, until, rate)
@@ -292,39 +286,32 @@ class Cluster:
             cwd="/",
             start_new_session=True,  # unaffected by an interrupt, or by a terminal that closes
         )
-        up, problems = False, []
+        first = ""
         assert process.stdin
         assert process.stdout
-        with process.stdin as stdin, process.stdout as stdout, progress("Starting Slurm …") as report:
+        with process.stdin as stdin, process.stdout as stdout, progress("Starting Slurm …"):
             try:
                 process.wait()  # the supervisor is its child
-                for line in stdout:
-                    if line == supervisor.UP:
-                        stdin.write(supervisor.STAY)
-                        up = True
-                        break
-                    if line.startswith(supervisor.WAITING):
-                        report(line.rstrip())
-                    else:
-                        problems.append(line.rstrip())
+                first = stdout.readline()
+                if first == supervisor.UP:
+                    stdin.write(supervisor.STAY)
             finally:
                 with contextlib.suppress(BrokenPipeError):  # the supervisor was killed meanwhile
                     stdin.close()
-                if not up:
-                    stdout.read()  # until the supervisor has ended, and with it everything that it started
-        if not up:
-            raise LabError(("\n  " if len(problems) > 1 else " ").join(["Slurm did not come up:", *problems]))
+                # Until the supervisor has ended, and with it everything that it started.
+                problems = [] if first == supervisor.UP else [first, *stdout]
+        if problems:
+            lines = [line.rstrip() for line in problems]
+            raise LabError(("\n  " if len(lines) > 1 else " ").join(["Slurm did not come up:", *lines]))
 
     def _clear(self) -> bool:
         """End all that is left of it; return whether there was anything."""
         folder, target = self._folder(), self._target()
         if not target:
             return False
-        with progress("Ending Slurm and its jobs …") as report:
+        with progress("Ending Slurm and its jobs, which may save …"):
             if folder and (pid := _supervisor_pid(folder)):
                 os.kill(pid, signal.SIGTERM)
-                if not processes.wait_until(lambda: not _supervisor_pid(folder), supervisor.REPORT_INTERVAL_S):
-                    report("Waiting for jobs to save …")
                 if not processes.wait_until(lambda: not _supervisor_pid(folder), processes.KILL_TIMEOUT_S):
                     os.kill(pid, signal.SIGKILL)  # the daemons end with it
             if _has_our_name(target):

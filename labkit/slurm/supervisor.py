@@ -55,12 +55,10 @@ PARTITION = "lab"
 START_TIMEOUT_S = 30.0  # the limit for a daemon to come up
 SAVE_TIMEOUT_S = 5.0  # the limit for jobs to save their state when the cluster is taken down
 ANSWER_TIMEOUT_S = 5.0  # the limit for Slurm to answer a query
-REPORT_INTERVAL_S = 5.0  # the pause between progress lines during a wait
 LOG_LINES = 5  # the number of a daemon's last log lines that an error quotes
 
 PID_FILE = "supervisor.pid"  # a file in the folder, locked while the supervisor runs
-UP, STAY = "up\n", "stay\n"  # the line that a supervisor prints when all is up, and the answer to it
-WAITING = "Waiting for"  # the beginning of its progress lines; all others say why it gave up
+UP, STAY = "up\n", "stay\n"  # a supervisor's line when all is up, else it says why not; and the answer to it
 STOP_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 SCRIPT_RUNNER = "slurmscriptd"  # a child of slurmctld
 PROGRAMS = {"munged", "slurmctld", "slurmd", "slurmstepd", "srun", SCRIPT_RUNNER}
@@ -129,8 +127,7 @@ class Supervisor:
 
         files = {"key-file": key, "socket": folder / "munge.socket", "pid-file": folder / "munged.pid"}
         files |= {"seed-file": folder / "munge.seed"}
-        # By default, munged insists on a socket that every user can reach: hence --force. That also switches off its
-        # check of who may write to /tmp, which `cluster.obstacle` has already made.
+        # By default, munged insists on a socket that every user can reach: hence --force.
         options = (f"--{name}={path}" for name, path in files.items())
         self.daemon("munged", "munged", "--foreground", "--force", *options)
         self.wait("munged", files["socket"].exists)
@@ -212,20 +209,16 @@ class Supervisor:
 
     def wait(self, what: str, is_ready: Callable[[], bool]) -> None:
         """Wait until `is_ready`; give up if a daemon ends, time runs out, or the process that started this is gone."""
-        began = reported = time.monotonic()
+        began = time.monotonic()
         while not is_ready():
             stop = self.tick(0.1)
             if ended := self.ended():
                 raise LabError("\n".join(ended))
             if stop or select.select([sys.stdin], [], [], 0)[0]:
                 raise LabError("interrupted")
-            now = time.monotonic()
-            if now - began > START_TIMEOUT_S:
+            if time.monotonic() - began > START_TIMEOUT_S:
                 logs = "\n".join(self.last_lines(name) for name in self.daemons)
                 raise LabError(f"{what} did not answer within {START_TIMEOUT_S:.0f} s\n{logs}")
-            if now - reported > REPORT_INTERVAL_S:
-                print(f"{WAITING} {what} …", flush=True)
-                reported = now
 
     def all_idle(self) -> bool:
         """Return whether every node is ready for jobs."""
@@ -291,27 +284,10 @@ class Supervisor:
         return psutil.Process().children(recursive=True)
 
 
-def slurm_conf(
-    folder: Path,
-    nodes: int,
-    machine: Machine,
-    places: Sequence[Place],
-    settings: Iterable[str],
-) -> str:
+def slurm_conf(folder: Path, nodes: int, machine: Machine, places: Sequence[Place], settings: Iterable[str]) -> str:
     """Return the configuration, with settings that Slurm 21.08 to 24.11 accepts; others have their defaults.
 
-    Parameters
-    ----------
-    folder : Path
-        The folder of Slurm's files.
-    nodes : int
-        The number of nodes.
-    machine : Machine
-        The machine, of which each node is a share.
-    places : sequence of Place
-        The places of the controller and of each node.
-    settings : iterable of str
-        Additional lines.
+    `places` are those of the controller and of each node, which is an equal share of the machine.
     """
     controller, *node_places = places
     user = psutil.Process().username()
@@ -360,10 +336,8 @@ def _cgroup_plugin() -> str:
     version the machine has (tried with 22.05). The plugin for version 2, Slurm's own choice, needs systemd or root
     (https://slurm.schedmd.com/cgroup_v2.html). Remove the older case when docs/upstream.md says so.
     """
-    version_line = (
-        query("sinfo", "--version", environ={"PATH": processes.search_path()}) or ""
-    )  # such as "slurm-wlm 22.05.8"
-    version = tuple(int(part) for part in re.findall(r"\d+", version_line)[:2])
+    words = query("sinfo", "--version", environ={"PATH": processes.search_path()}) or ""  # as "slurm-wlm 22.05.8"
+    version = tuple(int(part) for part in re.findall(r"\d+", words)[:2])
     return "disabled" if version >= (24, 5) else "cgroup/v1"
 
 
