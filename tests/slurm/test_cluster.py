@@ -351,6 +351,8 @@ def test_root_does_not_use_files_that_another_user_may_have_written(tmp_path, mo
     slurm_cluster.link.symlink_to(folder)
     if os.geteuid() == 0:
         os.chown(folder, 65534, 65534)
+        assert slurm_cluster.slurm() is None  # the link is root's: as after a restart, which clears /tmp
+        assert slurm_cluster.status().broken
         os.chown(slurm_cluster.link, 65534, 65534, follow_symlinks=False)
     else:
         monkeypatch.setattr(os, "geteuid", lambda: 0)

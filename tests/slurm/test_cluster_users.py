@@ -4,7 +4,6 @@ The stranger has Slurm's programs, a copy of the configuration with any changes 
 key.
 """
 
-import contextlib
 import os
 import pwd
 import shlex
@@ -20,7 +19,6 @@ from typing import NamedTuple
 import pytest
 
 from labkit.slurm import supervisor
-from labkit.slurm.cluster import Cluster
 from labkit.system import processes
 from labkit.system.processes import wait_until
 
@@ -247,32 +245,3 @@ def test_a_stranger_sees_the_owners_name_and_cannot_take_it_down(machine):
     done = subprocess.run(command, cwd="/", env=os.environ | ENVIRON, capture_output=True, text=True, timeout=60)
     assert "LabError" in done.stderr
     assert machine.is_untouched()
-
-
-# --- A checkout where others can write ---
-
-
-@contextlib.contextmanager
-def planted(user: str, name: str = "lab-cluster-planted"):
-    folder = Path("/tmp") / f"{name}-{os.getpid()}"
-    folder.mkdir(mode=0o755)
-    (folder / "up").write_text("1 1")
-    (folder / "slurm.conf").write_text("PluginDir=/tmp/evil")
-    shutil.chown(folder, user)
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def test_a_strangers_folder_in_place_of_the_owners_is_not_used(users, tmp_path):
-    """As after a restart, which clears /tmp but not the link."""
-    slurm_cluster = Cluster(tmp_path / "cluster")
-    with planted(users.stranger) as folder:
-        slurm_cluster.link.symlink_to(folder)
-        assert slurm_cluster.slurm() is None
-        assert slurm_cluster.status().broken
-        assert slurm_cluster.up(1, until=os.getpid()).variables["SLURM_CONF"] != str(folder / "slurm.conf")
-        assert slurm_cluster.link.readlink() != folder
-        assert slurm_cluster.down()
-        assert folder.exists()
