@@ -1,10 +1,9 @@
 """The error of a failed run of ranks: which rank failed first, how, and what it had printed."""
 
 import math
-import os
 import signal
 
-from labkit.mpi.mpirun import SRUN, Rank
+from labkit.mpi.mpirun import Rank
 from labkit.system import processes
 from labkit.system.errors import LabError
 
@@ -46,11 +45,7 @@ class RankError(LabError):
 def first_failure(ranks: list[Rank], abort_status: int | None, remarks: tuple[str, ...]) -> RankError | None:
     """Return the error of the rank that failed first; None if all succeeded."""
     if not any(rank.started or rank.lines for rank in ranks):
-        stale = ""
-        if any(map(SRUN.match, remarks)):
-            job = os.environ.get("SLURM_JOB_ID")
-            stale = f" If job {job} has ended, leave its shell or `unset ${{!SLURM_*}}`, then start this program again."
-        return RankError(f"mpirun started no rank.{stale} It reported:", remarks[-QUOTED_LINES:], mpi=quote_mpi(ranks))
+        return RankError("mpirun started no rank. It reported:", remarks[-QUOTED_LINES:], mpi=quote_mpi(ranks))
     # A rank that reports no end was killed with its runner, possibly by mpirun; its script may have finished.
     failed = [rank for rank in ranks if rank.exit_code or (rank.exit_code is None and not rank.finished_at)]
     failed.sort(key=_ended_at)
@@ -61,7 +56,7 @@ def first_failure(ranks: list[Rank], abort_status: int | None, remarks: tuple[st
         lines = tuple(f"rank {rank.number}: {rank.lines[-1]}" for rank in ranks if rank.lines)
         text = f"A rank called MPI_Abort with exit status {abort_status}. The last line of each:"
         return RankError(text, lines, code=abort_status, mpi=quote_mpi(ranks))
-    return _rank_error(culprit or _left_without_finalize(ranks, failed[0]) or failed[0], ranks)
+    return _rank_error(culprit or failed[0], ranks)
 
 
 def _first_killed(failed: list[Rank]) -> Rank | None:
@@ -75,14 +70,6 @@ def _first_killed(failed: list[Rank]) -> Rank | None:
     return min(by_signal, key=lambda rank: rank.exit_code != -signal.SIGKILL, default=None)
 
 
-def _left_without_finalize(ranks: list[Rank], first: Rank) -> Rank | None:
-    """Return the rank that exited with status 0 but without MPI_Finalize just before the first was killed for it."""
-    if first.exit_code is not None or first.ended_at is None:
-        return None
-    left = [rank for rank in ranks if rank.exit_code == 0 and abs(first.ended_at - _ended_at(rank)) < 1]
-    return max(left, key=_ended_at, default=None)
-
-
 def _ended_at(rank: Rank) -> float:
     return math.inf if rank.ended_at is None else rank.ended_at
 
@@ -91,19 +78,12 @@ def _rank_error(rank: Rank, ranks: list[Rank]) -> RankError:
     code = -signal.SIGKILL if rank.exit_code is None and rank.gone_at else rank.exit_code
     if code is None:
         how = "ended without a message"
-    elif code == 0:
-        how = "exited with status 0 but without MPI_Finalize, as after os._exit()"
     else:
         how = f"{'failed with' if code > 0 else 'was'} {processes.describe_exit(code)}"
     when = "" if rank.ended_at is None else f", {rank.ended_at:.1f} s after the start"
-    done = "".join(
-        f" Rank {other.number} had already finished."
-        for other in ranks
-        if other is not rank and other.finished_at and rank.ended_at and other.finished_at < rank.ended_at
-    )
     lines = tuple(rank.lines[-QUOTED_LINES:])
     last = "Its last lines:" if lines else "It had printed nothing."
-    text = f"Rank {rank.number} {how}{when}; all were ended.{done} {last}"
+    text = f"Rank {rank.number} {how}{when}; all were ended. {last}"
     return RankError(text, lines, rank.number, code, quote_mpi(ranks))
 
 

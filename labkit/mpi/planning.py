@@ -68,22 +68,14 @@ class Plan:
 
     @property
     def command(self) -> str:
-        """The command, as typed."""
-        return " ".join([*self._assignments, shlex.join([*self.wrapper, *self.argv])])
-
-    @property
-    def wrapped_command(self) -> str:
-        """The command as continuation lines for a shell, wrapped at options."""
-        return " \\\n    ".join([*_wrap([*self._assignments, *self.wrapper, *self._launcher]), *_wrap(self._program)])
+        """The command to type, in continuation lines for a shell, wrapped at options."""
+        assignments = [f"{name}={value}" for name, value in self.variables.items()]
+        return " \\\n    ".join([*_wrap([*assignments, *self.wrapper, *self._launcher]), *_wrap(self._program)])
 
     @property
     def short_command(self) -> str:
         """The command without its options."""
         return f"{'… -- ' if self.wrapper else ''}mpirun -n {self.n} … {shlex.join(self.script)}"
-
-    @property
-    def _assignments(self) -> list[str]:
-        return [f"{name}={value}" for name, value in self.variables.items()]
 
     @property
     def _launcher(self) -> tuple[str, ...]:
@@ -307,16 +299,16 @@ def _too_few_cores(n: int, threads: int, cores: int) -> str:
 
 
 def _cores_in_use(n: int, threads: int, bound: bool, all_cores: Sequence[Core], free: Sequence[Core]) -> str:
-    taken = [core[0] for core in all_cores if core not in free]
-    other_runs = f"Warning: other runs have {len(taken)} of {plural(len(all_cores), 'core')} ({_ranges(taken, ', ')})"
+    taken = sum(core not in free for core in all_cores)
+    other_runs = f"Warning: other runs have {taken} of {plural(len(all_cores), 'core')}"
     ranks = f"{plural(n, 'rank')} × {plural(threads, 'thread')}"
     if bound:
         return f"{other_runs}: {ranks} on the rest."
     return f"{other_runs}: {ranks} share cores with them, unbound, and figures will be noisy."
 
 
-def _ranges(cpus: Sequence[int], separator: str = "+") -> str:
+def _ranges(cpus: Sequence[int]) -> str:
     """Return CPUs in Hydra's notation, such as 0-3+8."""
     starts = [cpu for cpu in cpus if cpu - 1 not in cpus]
     ends = [cpu for cpu in cpus if cpu + 1 not in cpus]
-    return separator.join(str(a) if a == b else f"{a}-{b}" for a, b in zip(starts, ends, strict=True))
+    return "+".join(str(a) if a == b else f"{a}-{b}" for a, b in zip(starts, ends, strict=True))

@@ -115,7 +115,7 @@ def _as_run(lines: list[list[str]]) -> Run:
     for rank, rank_lines in enumerate(lines):
         if _failed(rank_lines):
             raise RankError(f"Rank {rank} failed.", tuple(rank_lines), rank)
-    return Run("mpirun", tuple(map(tuple, lines)), 0.0, 1, True, "", ())
+    return Run(tuple(map(tuple, lines)))
 
 
 def _run(launches: Mapping[Key, Launch], folder: Path) -> Outputs:

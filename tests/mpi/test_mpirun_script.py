@@ -34,10 +34,8 @@ def environment(folder: Path) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("line", "ranks"),
     [
-        ("mpirun -n 2 python rank.py", 2),
-        ("mpirun -genv A B -n 2 python rank.py -f file -hosts named", 2),  # options of the program
+        ("./linked -genv A B -n 2 python rank.py -f file -hosts named", 2),  # options of the program
         ("mpiexec -n 1 python rank.py : -n 1 python rank.py", 2),
-        ("./linked -n 2 python rank.py", 2),
         ("python rank.py", 1),  # alone, as in a notebook
     ],
 )

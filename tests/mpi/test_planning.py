@@ -52,12 +52,12 @@ class TestFreeCores:
     def test_fewer_threads_than_the_machine_has_cores_for_are_reported(self):
         planned = plan(2, "train.py", machine=self.BIG, environ={}, free=self.without(self.BIG, 0, 1, 2, 7))
         assert (planned.threads, planned.bound) == (30, True)
-        assert planned.warning == "Warning: other runs have 4 of 64 cores (0-2, 7): 2 ranks × 30 threads on the rest."
+        assert planned.warning == "Warning: other runs have 4 of 64 cores: 2 ranks × 30 threads on the rest."
 
     def test_too_few_are_reported_and_ranks_run_unbound(self):
         planned = plan(2, "train.py", machine=machine(4), threads=2, environ={}, free=((0,), (1,), (3,)))
         assert (planned.threads, planned.bound, binding(planned), planned.cpus) == (2, False, None, ())
-        assert planned.warning.startswith("Warning: other runs have 1 of 4 cores (2): 2 ranks × 2 threads share cores")
+        assert planned.warning.startswith("Warning: other runs have 1 of 4 cores: 2 ranks × 2 threads share cores")
         assert cores.RESERVED_VARIABLE not in planned.env
 
 
@@ -136,11 +136,11 @@ class TestComparedRuns:
 class TestPlan:
     def test_two_ranks_on_two_cores(self):
         planned = plan(2, "train.py", "--epochs", 1, machine=machine(2), environ={})
-        assert planned.command == (
-            "mpirun -n 2 -bind-to user:0,1 -genv OMP_NUM_THREADS 1 -genv TF_NUM_INTRAOP_THREADS 1 "
-            "-genv TF_NUM_INTEROP_THREADS 1 -genv UCX_TLS posix,cma,self python -u "
-            "-m labkit.mpi.rank_runner train.py --epochs 1"
-        )
+        assert planned.command.splitlines() == [
+            "mpirun -n 2 -bind-to user:0,1 -genv OMP_NUM_THREADS 1 -genv TF_NUM_INTRAOP_THREADS 1 \\",
+            "    -genv TF_NUM_INTEROP_THREADS 1 -genv UCX_TLS posix,cma,self \\",
+            "    python -u -m labkit.mpi.rank_runner train.py --epochs 1",
+        ]
         assert planned.short_command == "mpirun -n 2 … train.py --epochs 1"
         assert (planned.threads, planned.bound, planned.warning) == (1, True, "")
 
@@ -160,16 +160,6 @@ class TestPlan:
         assert (planned.threads, binding(planned)) == expected
         assert warning in planned.warning
         assert bool(warning) == bool(planned.warning)
-
-    @pytest.mark.parametrize("n", [1, 2, 3, 7, 32, 64])
-    @pytest.mark.parametrize("smt", [1, 2])
-    def test_shares_are_separate_whole_cores(self, n, smt):
-        big = machine(64, smt=smt, numa=2)
-        threads = plan(n, "train.py", machine=big, environ={}).threads
-        cpu_sets = shares(big, n, threads)
-        assert [len(cpus) for cpus in cpu_sets] == [threads * smt] * n
-        assert len(set().union(*cpu_sets)) == n * threads * smt
-        assert all(set(core) <= set(cpus) or not set(core) & set(cpus) for core in big.cores for cpus in cpu_sets)
 
     @pytest.mark.parametrize("cpus", [{"SLURM_CPUS_ON_NODE": "16"}, {"SLURM_JOB_CPUS_PER_NODE": "16(x2)"}])
     def test_in_a_slurm_job_each_node_shares_its_cores(self, cpus):
@@ -221,25 +211,17 @@ class TestPlan:
         assert variable(planned, "TF_NUM_INTRAOP_THREADS") == variable(planned, "OMP_NUM_THREADS") == str(threads)
         assert variable(planned, "TF_NUM_INTEROP_THREADS") == inter_op
 
-    @pytest.mark.parametrize("environ", [{}, {"SLURM_JOB_ID": "7", "SLURM_CPUS_ON_NODE": "16"}])
-    def test_the_wrapped_command_is_the_same_in_a_shell(self, environ):
+    def test_the_wrapped_command_is_the_same_in_a_shell(self):
         odd = ["two words", "$HOME", "line\nend", "-1", "--text=a b", "--x", "x" * 200, *("--flag", "value") * 20]
-        planned = plan(2, "my script.py", *odd, machine=machine(64), env={"A": "b c"}, environ=environ)
-        assert shlex.split(planned.wrapped_command.replace("\\\n", "")) == shlex.split(planned.command)
-        lines = planned.wrapped_command.split(" \\\n")
+        planned = plan(2, "my script.py", *odd, machine=machine(64), env={"A": "b c"}, environ={})
+        assert shlex.split(planned.command.replace("\\\n", "")) == list(planned.argv)
+        lines = planned.command.split(" \\\n")
         assert all(len(line) <= planning.COMMAND_WIDTH + 4 for line in lines if "xxx" not in line)
-        assert "--flag \\" not in planned.wrapped_command
+        assert "--flag \\" not in planned.command
 
 
-class TestInput:
-    @pytest.mark.parametrize("n", [0, -1, 2.0, "2", None, True])
-    def test_number_of_ranks(self, n):
-        assert error_of(plan, n, "train.py", machine=machine(2), environ={}) == (
-            f"n, the number of ranks, must be an integer, 1 or more, not {n!r}."
-        )
-
-    def test_too_many_ranks(self):
-        assert "use at most 16," in error_of(plan, 65, "train.py", machine=machine(2), environ={})
-
-    def test_threads(self):
-        assert "threads" in error_of(plan, 1, "train.py", machine=machine(2), threads=0, environ={})
+@pytest.mark.parametrize("n", [0, -1, 2.0, "2", None, True])
+def test_number_of_ranks(n):
+    assert error_of(plan, n, "train.py", machine=machine(2), environ={}) == (
+        f"n, the number of ranks, must be an integer, 1 or more, not {n!r}."
+    )

@@ -12,7 +12,7 @@ import psutil
 import pytest
 from test_machine import V1_CPU, V2, Tree
 
-from labkit.mpi import launch, planning
+from labkit.mpi import launch
 from labkit.system import cores, load
 from labkit.system.load import BUSY_SHARE, TICK_S, observe, watch
 from labkit_author import sources
@@ -92,10 +92,8 @@ def test_ranks_count_as_ours_and_the_run_reports_other_work(monkeypatch, tmp_pat
     assert "⚠" not in capsys.readouterr().out
 
 
-def test_ranks_in_a_slurm_job_are_not_watched(monkeypatch, tmp_path):
-    (tmp_path / "nothing.py").write_text("")
-    planned = planning.plan(1, "nothing.py", machine=launch.usable_machine(), environ={"SLURM_JOB_ID": "1"})
-    with launch._watch_cores(planned) as others:
+def test_cores_that_cannot_be_watched_are_named():
+    with load.observe(unknown="the ranks run in a Slurm job") as others:
         pass
     assert (others.share, others.busy, others.why) == (None, False, "the ranks run in a Slurm job")
 
