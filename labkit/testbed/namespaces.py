@@ -5,7 +5,6 @@ outside (user_namespaces(7)).
 """
 
 import contextlib
-import fcntl
 import itertools
 import os
 import select
@@ -77,7 +76,7 @@ class Shell:
     def _begin(self) -> None:
         # The processes that hold namespaces read this pipe, which closes when this process ends, however it ends.
         with _interrupts_wait():
-            self._lifeline, writer = map(_above_standard_streams, os.pipe())
+            self._lifeline, writer = os.pipe()
             for end in (self._lifeline, writer):
                 self._held.callback(os.close, end)
         errors = []
@@ -107,7 +106,6 @@ class Shell:
             for pipe in (self._shell.stdin, self._shell.stdout):
                 self._held.callback(pipe.close)  # type: ignore[union-attr]
         self.pid = self._shell.pid
-        _open_shells.add(self)
         try:
             # All descendants of this shell end with this process too: a transfer would wait half a minute for a peer
             # that has not started.
@@ -220,22 +218,6 @@ class Shell:
             for pipe in (self._shell.stdin, self._shell.stdout):
                 pipe.close()  # type: ignore[union-attr]
 
-    def detach(self) -> None:
-        """Release the shell in a forked process: it belongs to the parent, and ends with the parent."""
-        self._networks.clear()
-        self._held.close()
-
-
-_open_shells: weakref.WeakSet[Shell] = weakref.WeakSet()
-
-
-def _detach_all() -> None:
-    for shell in list(_open_shells):
-        shell.detach()
-
-
-os.register_at_fork(after_in_child=_detach_all)
-
 
 @contextlib.contextmanager
 def _interrupts_wait() -> Iterator[None]:
@@ -252,13 +234,6 @@ def _interrupts_wait() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
         if pending:
             signal.raise_signal(signal.SIGINT)
-
-
-def _above_standard_streams(descriptor: int) -> int:
-    """Move a descriptor above 2: if this process has no stdin, a pipe may be 0, which a shell uses itself."""
-    duplicate = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3)
-    os.close(descriptor)
-    return duplicate
 
 
 def _explain(error: str) -> str:
@@ -278,8 +253,6 @@ def _explain(error: str) -> str:
             "the kernel allows no more namespaces. As root: "
             "`sysctl -w user.max_user_namespaces=10000 user.max_net_namespaces=10000`."
         )
-    if "unrecognized option" in error:
-        return "unshare of util-linux 2.36 or later is needed (`unshare --version`)."
     return (
         f"the kernel does not let this user make network namespaces ({text}). In a container: `--cap-add SYS_ADMIN "
         "--cap-add NET_ADMIN --security-opt seccomp=unconfined --security-opt apparmor=unconfined`."

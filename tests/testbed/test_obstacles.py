@@ -46,9 +46,7 @@ REFUSED = "echo 'unshare: unshare failed: Operation not permitted' >&2; exit 1"
         ({"kernel__apparmor_restrict_unprivileged_userns": "1"}, "kernel.apparmor_restrict_unprivileged_userns=0"),
         ({"kernel__unprivileged_userns_clone": "0"}, "kernel.unprivileged_userns_clone=1"),
         ({"user__max_user_namespaces": "0"}, "user.max_user_namespaces=10000"),
-        ({"user__max_net_namespaces": "0"}, "user.max_net_namespaces=10000"),
         ({"user__max_user_namespaces": "63000", "kernel__unprivileged_userns_clone": "1"}, "--cap-add SYS_ADMIN"),
-        ({}, "--security-opt seccomp=unconfined"),
     ],
 )
 def test_what_an_administrator_can_set(nothing_left, program, settings, values, part):
@@ -63,9 +61,7 @@ def test_what_an_administrator_can_set(nothing_left, program, settings, values, 
 @pytest.mark.parametrize(
     ("script", "part"),
     [
-        ("echo \"unshare: unrecognized option '--map-current-user'\" >&2; exit 1", "util-linux 2.36 or later"),
         ("echo 'unshare: unshare failed: No space left on device' >&2; exit 1", "no more namespaces. As root: `sysctl"),
-        ("exit 1", "does not let this user make network namespaces"),
         ("kill -9 $$", "does not let this user make network namespaces"),
     ],
 )
@@ -95,8 +91,6 @@ def test_missing_programs_are_reported(tmp_path, monkeypatch):
     ("name", "script"),
     [
         ("ip", 'case "$*" in *bridge) echo "Error: Unknown device type." >&2; exit 2;; esac'),
-        ("ip", 'case "$*" in *veth*) echo "RTNETLINK answers: Operation not supported" >&2; exit 2;; esac'),
-        ("tc", 'echo "Error: Specified qdisc kind is unknown." >&2; exit 2'),
         ("tc", 'echo "RTNETLINK answers: No such file or directory" >&2; exit 2'),
     ],
 )
@@ -121,8 +115,6 @@ NO_TRANSFER = "OSError: [Errno 12] Cannot allocate memory"
             f"echo '{NO_TRANSFER}' >&2; exit 1",
             f"2 of 2 transfers from node to node failed: {NO_TRANSFER}",
         ),
-        (2, "transfer.py", "echo got; exit 0", "2 of 2 transfers from node to node failed: got"),
-        (2, "transfer.py", "exit 1", "2 of 2 transfers from node to node failed: no message."),
         (2, "transfer.py", "kill -9 $$", "2 of 2 transfers from node to node failed: "),
     ],
 )
@@ -135,14 +127,6 @@ def test_a_failed_check_reports_the_reason(nothing_left, program, nodes, part, s
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
     assert (obstacle() != "") == (part == "-c")
-
-
-@pytest.mark.parametrize(("measured", "share"), [(9.4e8, "94%"), (1e7, "1%"), (1.9e6, "less than 1%")])
-def test_a_tiny_rate_is_reported(wires_can_be_made, monkeypatch, measured, share):
-    monkeypatch.setattr(Testbed, "check", (measured, 1e9))
-    with Testbed(2, "1 Gbit/s") as wires:
-        assert str(wires).endswith(f", {share}")
-        assert bool(wires.warning) == (share != "94%")
 
 
 def test_a_node_without_a_core_still_reports_its_rate():

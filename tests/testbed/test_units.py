@@ -43,9 +43,9 @@ def test_a_number_is_in_bit_per_second(rate):
 @pytest.mark.parametrize(
     "rate",
     [
-        *("", " ", "fast", "100", "Mbit/s", "1 G", "10G", "-1 Gbit/s", "1,5 Gbit/s", "1.2.3 Gbit/s", ". Gbit/s"),
-        *("100 MB/s", "100MB/s", "1 GB", "100 Mbyte/s", "1 GBps", "1 Gbit/h", "1 Tbit/s", "nan Gbit/s", "1e9 bit/s"),
-        *("1 Gbit/s; reboot", "1 Gbit/s 2 Gbit/s", "$(reboot) Gbit/s", None, 1j, True, b"1 Gbit/s", ["1 Gbit/s"]),
+        *("", "fast", "100", "Mbit/s", "10G", "-1 Gbit/s", "1,5 Gbit/s", "1.2.3 Gbit/s", ". Gbit/s", "1 Gbit/h"),
+        *("100 MB/s", "100 Mbyte/s", "1 GBps", "1 Tbit/s", "nan Gbit/s", "1e9 bit/s", "1 Gbit/s; reboot"),
+        *(None, 1j, True, b"1 Gbit/s", ["1 Gbit/s"]),
     ],
 )
 def test_invalid_rates_are_refused(rate):
