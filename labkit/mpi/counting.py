@@ -17,10 +17,8 @@ COLLECTIVES: dict[str, Callable[[int], float]] = {
     "allgather": lambda n: n - 1,
     "allreduce": lambda n: 2 * (n - 1) / n,
     "alltoall": lambda n: (n - 1) / n,
-    "exscan": lambda n: (n - 1) / n,
     "reduce_scatter": lambda n: (n - 1) / n,
     "reduce_scatter_block": lambda n: (n - 1) / n,
-    "scan": lambda n: (n - 1) / n,
 }
 # The same for operations with a root: the minimum of the root and of each other rank, and the position of `root` among
 # the arguments of the array form. All bytes of a broadcast count as the root's, even if other ranks forward them.
@@ -30,9 +28,8 @@ ROOTED: dict[str, tuple[Callable[[int], float], Callable[[int], float], int]] = 
     "reduce": (lambda n: 0, lambda n: 1, 3),
     "scatter": (lambda n: (n - 1) / n, lambda n: 0, 2),
 }
-# A persistent request counts once, when it is created: its buffer is known then.
-MESSAGE = re.compile(rf"{'|'.join(EXCHANGING)}|({'|'.join(SENDING)})(_init)?")
-COLLECTIVE = re.compile(rf"i?({'|'.join([*COLLECTIVES, *ROOTED])})v?(_init)?")
+MESSAGE = re.compile("|".join([*SENDING, *EXCHANGING]))
+COLLECTIVE = re.compile(rf"i?({'|'.join([*COLLECTIVES, *ROOTED])})v?")
 BUFFERS = ("buf", "sendbuf", "obj", "sendobj", "sendobjs", "buffer")  # mpi4py's names for what is sent
 STATUS = {"recv": 3, "sendrecv": 6, "sendrecv_replace": 5}  # receiving methods, and the position of `status`
 ANY = {"source": MPI.ANY_SOURCE, "tag": MPI.ANY_TAG}  # what a receive takes by default

@@ -146,12 +146,6 @@ def test_communicators_made_from_a_counting_one_count_too():
         assert alone.messages == []
 
 
-def test_persistent_collectives_count_when_created():
-    alone = counting.CountingComm(MPI.COMM_SELF)
-    alone.Allreduce_init(np.zeros(2), np.zeros(2)).Free()
-    assert [name for name, _ in alone.collectives] == ["Allreduce_init"]
-
-
 EXCHANGES = """
 import json
 import numpy as np
