@@ -111,10 +111,8 @@ def run_ranks(
 
     Raises
     ------
-    NoTestbed
-        If no testbed can be made here.
     LabError
-        If something is missing, or an argument is invalid on this machine.
+        If something is missing, no testbed can be made here, or an argument is invalid on this machine.
     RankError
         Within seconds after a rank fails, and after a timeout; no process of the run is left then.
     """

@@ -5,11 +5,10 @@ from typing import TYPE_CHECKING
 import lazy_loader
 
 if TYPE_CHECKING:
-    from labkit.testbed.namespaces import NoTestbed
     from labkit.testbed.testbed import Testbed, Traffic, obstacle, traffic
 
-__all__ = ["NoTestbed", "Testbed", "Traffic", "obstacle", "traffic"]
+__all__ = ["Testbed", "Traffic", "obstacle", "traffic"]
 
 __getattr__, __dir__, _ = lazy_loader.attach(
-    __name__, submod_attrs={"namespaces": ["NoTestbed"], "testbed": ["Testbed", "Traffic", "obstacle", "traffic"]}
+    __name__, submod_attrs={"testbed": ["Testbed", "Traffic", "obstacle", "traffic"]}
 )

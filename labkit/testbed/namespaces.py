@@ -38,10 +38,6 @@ _AS_USER = ("--map-current-user", "--keep-caps")  # keeps the user's id, and the
 _MARK = "labkit-status"
 
 
-class NoTestbed(LabError):
-    """No testbed can be made here: the reason, and a remedy that needs root."""
-
-
 class Shell:
     """A shell in new namespaces; they end when it is closed or garbage-collected, or when this process ends.
 
@@ -54,14 +50,14 @@ class Shell:
 
     Raises
     ------
-    NoTestbed
+    LabError
         If the kernel does not allow it.
     """
 
     def __init__(self) -> None:
         missing = dict.fromkeys(package for program, package in PACKAGES.items() if not processes.which(program))
         if missing:
-            raise NoTestbed(f"missing: {' '.join(missing)}. As root: `apt-get install {' '.join(missing)}`.")
+            raise LabError(f"missing: {' '.join(missing)}. As root: `apt-get install {' '.join(missing)}`.")
         self._held = contextlib.ExitStack()
         weakref.finalize(self, self._held.close)  # an interrupt may arrive before the caller has a reference
         self._networks: set[int] = set()  # the inodes of the network namespaces
@@ -88,7 +84,7 @@ class Shell:
                 errors.append(str(error))
             else:
                 return
-        raise NoTestbed(_explain(errors[-1]))
+        raise LabError(_explain(errors[-1]))
 
     def _open(self) -> None:
         with _interrupts_wait():
@@ -167,7 +163,7 @@ class Shell:
         try:
             pid = int(self.run(f"read -r pid < <({holder})\necho $pid"))
         except LabError as error:
-            raise NoTestbed(_explain(str(error))) from error
+            raise LabError(_explain(str(error))) from error
         self._keep(pid)
         return pid
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from labkit.system.errors import LabError
 from labkit.testbed import transfer
-from labkit.testbed.namespaces import NoTestbed, Shell
+from labkit.testbed.namespaces import Shell
 from labkit.testbed.topology import Topology
 from labkit.testbed.wiring import Node, burst
 
@@ -19,11 +19,11 @@ TRANSFERRED = re.compile(r"got ([0-9.e+]+) at ([0-9.]+)")
 
 
 def check_python(shell: Shell, node: Node) -> None:
-    """Raise NoTestbed if Python cannot be started on a node."""
+    """Raise LabError if Python cannot be started on a node."""
     try:
         shell.run(shlex.join([*shell.enter(node.pid), *PYTHON, "-c", ""]))
     except LabError as error:
-        raise NoTestbed(
+        raise LabError(
             f"{sys.executable} cannot be started on a node ({_last_line(error)}). On nodes, even root can "
             "only enter folders open to everyone: is Python in a closed folder, such as root's home?"
         ) from error

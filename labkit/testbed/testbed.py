@@ -16,7 +16,7 @@ from labkit.system import files, lacks
 from labkit.system.cores import usable_machine
 from labkit.system.errors import LabError
 from labkit.testbed import rates
-from labkit.testbed.namespaces import NoTestbed, Shell
+from labkit.testbed.namespaces import Shell
 from labkit.testbed.topology import CORE, Topology
 from labkit.testbed.units import show_rate
 from labkit.testbed.wiring import build, interface
@@ -75,10 +75,8 @@ class Testbed:
 
     Raises
     ------
-    NoTestbed
-        If no testbed can be made here.
     LabError
-        If the arguments are invalid on this machine.
+        If the arguments are invalid, or no testbed can be made here.
     """
 
     def __init__(
@@ -92,7 +90,7 @@ class Testbed:
         queue: int | None = None,
     ) -> None:
         if reason := lacks.reason("namespaces"):
-            raise NoTestbed(reason)
+            raise LabError(reason)
         self.topology = topology = Topology.of(nodes, rate, racks, uplink, wires, queue)
         self.rate, self.racks, self.uplink = topology.rate, topology.racks, topology.uplink
         self.interface = interface()
@@ -162,9 +160,7 @@ class Testbed:
         """
         link = self._folder / ENTER.name
         if len(str(link).split()) > 1:
-            raise NoTestbed(
-                f"temporary files are in {self._folder}: set TMPDIR to a folder without spaces in its path."
-            )
+            raise LabError(f"temporary files are in {self._folder}: set TMPDIR to a folder without spaces in its path.")
         link.symlink_to(ENTER)
         return link
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from labkit.system.errors import LabError
 from labkit.system.machine import Machine, node_cpus
-from labkit.testbed.namespaces import NoTestbed, Shell
+from labkit.testbed.namespaces import Shell
 from labkit.testbed.topology import CORE, Topology
 
 SUBNET = "10.77.0"
@@ -62,7 +62,7 @@ def build(shell: Shell, topology: Topology, machine: Machine, name: str) -> tupl
 
     Raises
     ------
-    NoTestbed
+    LabError
         If the kernel lacks a module for them.
     """
     nodes = tuple(
@@ -152,7 +152,7 @@ def _run(shell: Shell, script: str) -> None:
         if not KERNEL_LACKS.search(str(error)):
             raise
         text = str(error).splitlines()[-1]
-        raise NoTestbed(
+        raise LabError(
             f"this kernel lacks a module that wires need ({text}). As root: `modprobe -a {MODULES}`."
         ) from error
 
@@ -184,5 +184,5 @@ def interface() -> str:
         if name != "lo" and not any((INTERFACES / name / kind).exists() for kind in ("bridge", "bonding"))
     ]
     if not usable:
-        raise NoTestbed("this machine has no network interface but lo, so UCX would find none on the nodes.")
+        raise LabError("this machine has no network interface but lo, so UCX would find none on the nodes.")
     return "eth0" if "eth0" in usable else usable[0]

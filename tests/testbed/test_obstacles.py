@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from labkit.system.errors import LabError
-from labkit.testbed import NoTestbed, Testbed, namespaces, obstacle, transfer
+from labkit.testbed import Testbed, namespaces, obstacle, transfer
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_what_an_administrator_can_set(nothing_left, program, settings, values, 
 def test_however_unshare_fails(nothing_left, program, settings, script, part):
     program("unshare", script)
     assert part in obstacle()
-    with pytest.raises(NoTestbed):
+    with pytest.raises(LabError):
         Testbed(2)
 
 
