@@ -22,7 +22,7 @@ import psutil
 
 from labkit.mpi.planning import SMALL
 from labkit.slurm import supervisor
-from labkit.system import files, lacks, load, locks, processes
+from labkit.system import lacks, load, locks, processes
 from labkit.system.errors import LabError
 from labkit.system.paths import STATE, shown
 from labkit.system.terminal import progress
@@ -237,7 +237,7 @@ class Cluster:
         path = self.link.with_name(f"{self.link.name}.lock")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            lock = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600), "wb")
+            lock = path.open("ab")
         except OSError as error:
             raise LabError(f"cannot write to {shown(path.parent)}: {error.strerror}. Check its owner.") from error
         with lock:
@@ -247,33 +247,19 @@ class Cluster:
 
     def _target(self) -> Path | None:
         """Return the target of the link, whether it exists or not; None without a link."""
-        try:
-            return self.link.readlink()
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise LabError(f"{shown(self.link.parent)}/{self.link.name} is not a link: remove it.") from error
+        return self.link.readlink() if self.link.is_symlink() else None
 
     def _folder(self) -> Path | None:
-        """Return its folder; None if it is gone, or if another user's is in its place.
-
-        Using a cluster runs the programs that its configuration names, and ending it kills and removes what that names.
-        So a configuration that another user may have written is never used, not even by root.
-        """
+        """Return its folder; None if it is gone. Another user's is never used, not even by root: it names programs."""
         folder = self._target()
-        try:
-            status = folder.lstat() if folder else None
-        except FileNotFoundError:
+        if not folder or not _has_our_name(folder) or not folder.is_dir():
             return None
-        if not folder or not status or _is_ours(folder, status):
-            return folder
-        if self.link.lstat().st_uid != os.geteuid():
-            owner = _user(status.st_uid)
+        if (owner := folder.stat().st_uid) != os.geteuid():
             raise LabError(
-                f"the cluster here belongs to {owner}: only that user and root can use or end it. As root: "
-                f"runuser -u {owner} -- ./lab cluster down"
+                f"the cluster here belongs to {_user(owner)}: only that user and root can use or end it. As root: "
+                f"runuser -u {_user(owner)} -- ./lab cluster down"
             )
-        return None
+        return folder
 
     def _start(self, nodes: int, until: int | None, rate: str) -> None:
         """Start it through a supervisor, and wait until it is up."""
@@ -341,11 +327,6 @@ def _real_slurm() -> Slurm | None:
 def _has_our_name(folder: Path) -> bool:
     """Return whether a folder has the name of a small cluster's."""
     return folder.parent == supervisor.TMP and folder.name.startswith(SMALL)
-
-
-def _is_ours(folder: Path, status: os.stat_result) -> bool:
-    """Return whether a folder is a small cluster's of this user's that no other user can write to."""
-    return files.is_folder_of_mine(status) and _has_our_name(folder)
 
 
 def _user(uid: int) -> str:
