@@ -79,13 +79,10 @@ class Reservation:
     Attributes
     ----------
     free : tuple of tuple of int
-        The cores that no other run has.
-    failure : str
-        The reason why the kernel binds no names here, so that free cores are unknown; empty if it does.
+        The cores that no other run has; all, if the kernel binds no names here.
     """
 
     def __init__(self, cores: Iterable[Core], inherited: Iterable[int] = ()) -> None:
-        self.failure = ""
         self._held: dict[Core, list[socket.socket]] = {}
         self.free = tuple(core for core in cores if set(core) <= set(inherited) or self._take(core))
 
@@ -95,8 +92,7 @@ class Reservation:
         for cpu in sorted(set(core).union(*map(siblings, core))):
             try:
                 name = _bind(f"{NAME_PREFIX}{cpu}")
-            except OSError as error:
-                self.failure = error.strerror or str(error)
+            except OSError:
                 continue
             if name is None:
                 self._release(core)
