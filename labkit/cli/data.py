@@ -13,7 +13,7 @@ app = typer.Typer(help="Fetch, check and generate the labs' data.", no_args_is_h
 
 @app.command(epilog="Example: `./lab data fetch`")
 def fetch() -> None:
-    """Download MNIST, which the labs then use instead of the built-in digits. Do it before the workshop.
+    """Download MNIST, which the labs then use instead of 5,000 of its digits. Do it before the workshop.
 
     It goes into `data/`, or the folder that LAB_DATA names; an incomplete or wrong download is never kept.
     """

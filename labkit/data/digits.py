@@ -1,7 +1,6 @@
-"""Handwritten digits for the MNIST labs: MNIST if it is on this machine, otherwise 5,000 of it or scikit-learn's."""
+"""Handwritten digits for the MNIST labs: MNIST if it is on this machine, otherwise 5,000 of its digits."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from labkit.data.mnist import REGISTRY, File, Part, data_folder, read_5k, read_m
 from labkit.system.errors import LabError
 from labkit.system.paths import shown
 
-# scikit-learn and SciPy are imported where they are used: every rank imports this module, and few need either.
+# SciPy is imported where it is used: every rank imports this module, and few need it.
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,28 +37,26 @@ def load_digits(
     seed: int = 0,
     folder: Path | None = None,
     registry: Path = REGISTRY,
-    real: bool = False,
+    real: bool = True,
 ) -> Digits:
     """Return the digits for the MNIST labs, from this machine only, without network access.
 
-    MNIST if `mnist.npz` is in `folder` or in Keras' cache; otherwise 5,000 of its digits (`real`), or scikit-learn's
-    1,797, enlarged to 28×28, rotated, shifted and scaled, with noise.
-    The same arguments give the same bytes, on every rank. Nothing is written.
+    MNIST if `mnist.npz` is in `folder`; otherwise 5,000 of its digits. More digits than a part of these has are
+    variants: rotated, shifted and scaled. The same arguments give the same bytes, on every rank. Nothing is written.
 
     Parameters
     ----------
     n_train, n_test : int, optional
-        The numbers of digits, balanced over the classes where possible. By default all of MNIST, its 4,000 and 1,000
-        real digits, or 8,000 and 2,000 of scikit-learn's. Neither number changes what the other selects.
+        The numbers of digits, balanced over the classes where possible; by default all of MNIST, or 4,000 and 1,000.
+        Neither number changes what the other selects.
     seed : int
-        The seed of the selection, its order, and the variations of the built-in digits.
+        The seed of the selection, its order, and the variants.
     folder : Path, optional
-        The folder to search first: by default the environment variable `LAB_DATA`, else the checkout's `data/`.
+        The folder of `mnist.npz`: by default the environment variable `LAB_DATA`, else the checkout's `data/`.
     registry : Path
         The TOML file with the size and SHA-256 of `mnist.npz`.
     real : bool
-        Whether to use 5,000 of MNIST's digits, not scikit-learn's, if all of MNIST isn't on this machine. More digits
-        than there are of a part are variants: rotated, shifted and scaled.
+        Without effect: earlier versions had other digits too, and asked for these.
 
     Raises
     ------
@@ -67,19 +64,15 @@ def load_digits(
         A file is damaged (it is named, and never skipped for another set), or a number is out of range.
     """
     folder = data_folder(folder)
-    built_in = _real if real else _built_in
-    originals = _mnist(folder, read_registry(registry)) or built_in(f"MNIST is not in {shown(folder)}/")
+    originals = _originals(folder, read_registry(registry))
     n_train = _number("n_train", n_train, originals.default[0], originals.maximum[0])
     n_test = _number("n_test", n_test, originals.default[1], originals.maximum[1])
     _number("seed", seed, 0, 2**63, minimum=0)
     # Separate random streams, so that the test digits don't depend on the number of training digits.
-    train = _selected(originals.train, n_train, np.random.default_rng([seed, 0]), originals.render)
-    test = _selected(originals.test, n_test, np.random.default_rng([seed, 1]), originals.render)
+    train = _selected(originals.train, n_train, np.random.default_rng([seed, 0]))
+    test = _selected(originals.test, n_test, np.random.default_rng([seed, 1]))
     source = f"{originals.title}: {n_train:,} training and {n_test:,} test digits, {originals.origin}."
     return Digits(*train, *test, source)
-
-
-_Render = Callable[[Part, np.ndarray, np.random.Generator], np.ndarray]
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,16 +83,6 @@ class _Set:
     test: Part
     default: tuple[int, int]  # the numbers of digits unless the lab passes them
     maximum: tuple[int, int]
-    render: _Render  # originals and indices to (n, 28, 28) uint8
-
-
-def _mnist(folder: Path, file: File) -> _Set | None:
-    """Return MNIST; None if it is not on this machine."""
-    if not (parts := read_mnist(folder, file)):
-        return None
-    train, test, where = parts
-    numbers = len(train.labels), len(test.labels)
-    return _Set("MNIST", f"read from {where}", train, test, numbers, numbers, _varied_if_repeated)
 
 
 def _number(name: str, requested: int | None, default: int, maximum: int, minimum: int = 1) -> int:
@@ -109,10 +92,12 @@ def _number(name: str, requested: int | None, default: int, maximum: int, minimu
     return int(number)
 
 
-def _selected(part: Part, n: int, rng: np.random.Generator, render: _Render) -> Part:
+def _selected(part: Part, n: int, rng: np.random.Generator) -> Part:
     """Return `n` images (n, 28, 28, 1) float32 in 0..1 and their labels (n,) int64."""
     chosen = _balanced(part.labels, n, rng)
-    images = render(part, chosen, rng)
+    images = part.images[chosen]
+    if n > len(part.labels):
+        images = _varied(images / 255, rng)
     return Part(images[..., np.newaxis] / np.float32(255), part.labels[chosen].astype(np.int64))
 
 
@@ -127,22 +112,13 @@ def _balanced(labels: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarra
     return rng.permutation(pool[np.argsort(turn, kind="stable")[:n]])
 
 
-def _real(reason: str) -> _Set:
-    train, test = _split(read_5k(), 1_000)
-    return _Set(
-        title="5,000 of MNIST's digits",
-        origin=f"as {reason} (`./lab data fetch` downloads all 70,000)",
-        train=train,
-        test=test,
-        default=(4_000, 1_000),
-        maximum=(60_000, 10_000),
-        render=_varied_if_repeated,
-    )
-
-
-def _varied_if_repeated(part: Part, chosen: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    images = part.images[chosen]
-    return images if len(chosen) <= len(part.labels) else _varied(images / 255, rng)
+def _originals(folder: Path, file: File) -> _Set:
+    """Return MNIST, or 5,000 of its digits if it is not on this machine."""
+    if parts := read_mnist(folder, file):
+        numbers = len(parts[0].labels), len(parts[1].labels)
+        return _Set("MNIST", f"read from {shown(folder / file.name)}", *parts, numbers, numbers)
+    origin = f"as MNIST is not in {shown(folder)}/ (`./lab data fetch` downloads all 70,000)"
+    return _Set("5,000 of MNIST's digits", origin, *_split(read_5k(), 1_000), (4_000, 1_000), (60_000, 10_000))
 
 
 def _split(everything: Part, n_test: int) -> tuple[Part, Part]:
@@ -153,52 +129,18 @@ def _split(everything: Part, n_test: int) -> tuple[Part, Part]:
     return first, second
 
 
-def _built_in(reason: str) -> _Set:
-    train, test = _originals()
-    return _Set(
-        title="scikit-learn's 1,797 handwritten digits, enlarged and varied",
-        origin=f"because {reason} (`./lab data fetch` downloads it)",
-        train=train,
-        test=test,
-        default=(8_000, 2_000),
-        maximum=(60_000, 10_000),  # as MNIST, so that no lab works with one set and fails with the other
-        render=lambda part, chosen, rng: _varied(part.images[chosen] / 16, rng, noise=0.1),
-    )
-
-
-def _originals() -> tuple[Part, Part]:
-    """Return scikit-learn's digits, (n, 8, 8) float64 in 0..16, in a fixed split: 36 test digits of each class."""
-    from sklearn.datasets import load_digits
-
-    everything = load_digits()
-    return _split(Part(everything.images, everything.target), 360)
-
-
-def _varied(originals: np.ndarray, rng: np.random.Generator, noise: float = 0.0) -> np.ndarray:
-    """Turn each of (n, 8, 8) or (n, 28, 28) float64 in 0..1 into its own variant, (n, 28, 28) uint8.
-
-    As in MNIST, the digit fills a box of about 20×20 pixels. `noise` is a standard deviation. With these ranges a CNN
-    of two convolutions and two dense layers (8,000 digits of scikit-learn's, batch 64) reached 92–94% in one epoch, 97%
-    in three and 98% in five.
-    """
+def _varied(originals: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Turn each of (n, 28, 28) float64 in 0..1 into its own variant, (n, 28, 28) uint8."""
     from scipy import ndimage
 
-    n, width = originals.shape[:2]
+    n = len(originals)
     angle = np.deg2rad(rng.uniform(-10, 10, n))
-    step = (8 / 20 if width == 8 else 1) * rng.uniform(1 / 1.1, 1.1, n)  # original pixels per new pixel
+    step = rng.uniform(1 / 1.1, 1.1, n)  # original pixels per new pixel
     shift = rng.uniform(-1.5, 1.5, (n, 2))  # new pixels
-    grains = rng.normal(0, noise, (n, 28, 28))
     cos, sin = step * np.cos(angle), step * np.sin(angle)
     to_original = np.stack([np.stack([cos, -sin], axis=-1), np.stack([sin, cos], axis=-1)], axis=-2)
-
-    # A border of background keeps the spline from smearing strokes that touch the edge over the new margin.
-    splines = np.pad(originals, ((0, 0), (1, 1), (1, 1)))
-    for axis in (1, 2):
-        splines = ndimage.spline_filter1d(splines, axis=axis)
-    old_centre, new_centre = (width + 1) / 2, 13.5
     images = np.empty((n, 28, 28))
-    for spline, matrix, moved, image in zip(splines, to_original, shift, images, strict=True):
-        offset = old_centre - matrix @ (new_centre + moved)
-        ndimage.affine_transform(spline, matrix, offset, image.shape, image, prefilter=False)
+    for original, matrix, moved, image in zip(originals, to_original, shift, images, strict=True):
+        ndimage.affine_transform(original, matrix, 13.5 - matrix @ (13.5 + moved), output=image)  # about the centre
     # 256 grey values, as MNIST has: numbers that two CPUs round differently in the last bit end in the same value.
-    return np.rint(255 * np.clip(images + grains, 0, 1)).astype(np.uint8)
+    return np.rint(255 * np.clip(images, 0, 1)).astype(np.uint8)

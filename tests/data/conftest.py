@@ -19,8 +19,7 @@ def truth() -> bytes:
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch) -> Path:
-    """An empty data folder; Keras' cache and LAB_DATA are out of the way."""
-    monkeypatch.setenv("HOME", str(tmp_path))
+    """An empty data folder; LAB_DATA is out of the way."""
     monkeypatch.delenv("LAB_DATA", raising=False)
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     data = tmp_path / "data"
@@ -31,10 +30,3 @@ def folder(tmp_path, monkeypatch) -> Path:
 @pytest.fixture
 def registry(tmp_path, truth) -> Path:
     return register(tmp_path / "registry.toml", truth)
-
-
-@pytest.fixture
-def keras(folder) -> Path:
-    cache = folder.parent / ".keras/datasets"
-    cache.mkdir(parents=True)
-    return cache
