@@ -21,13 +21,10 @@ CONFIG = (
     "compare alternately, by comma-separated names: eigen (oneDNN off), onednn (what pip installs), torch (PyTorch), "
     "each with any of these suffixes, in this order: "
     "-compile (torch), -threads (one per core, one operation at a time), -intel (torch, on Intel's OpenMP instead of "
-    "GNU's), -spin or -sleep (torch, waiting threads), -bf16, -fused and -xla (TensorFlow), -huge (2 MB pages), "
+    "GNU's), -spin or -sleep (torch, waiting threads), -bf16, -xla (TensorFlow), -huge (2 MB pages), "
     "-interleave (over NUMA nodes); or all, from default to fast"
 )
-_TENSORFLOW_ONLY = (
-    *("optimizer", "variable_update", "fused_shortcuts", "xla_compile", "mkl"),
-    "trace_file",
-)
+_TENSORFLOW_ONLY = "optimizer", "variable_update", "xla_compile", "mkl"
 
 
 @dataclass(frozen=True)
@@ -57,7 +54,6 @@ class BenchConfig:
     device: Annotated[Literal["cpu", "CPU"], Flag("the only device")] = "cpu"
     data_format: Annotated[Literal["NHWC", "NCHW"], Flag("layout of the images")] = "NHWC"
     use_fp16: Annotated[bool, Flag("16-bit activations: bfloat16 on a CPU. Weights stay in float32")] = False
-    fused_shortcuts: Annotated[bool, Flag("residual networks: compile each shortcut's sum and ReLU with XLA")] = False
     xla_compile: Annotated[bool, Flag("compile the step with XLA")] = False
     torch_compile: Annotated[bool, Flag("compile the PyTorch network, over a minute the first time")] = False
     mkl: Annotated[
@@ -68,7 +64,6 @@ class BenchConfig:
     kmp_blocktime: Annotated[str | None, Flag("OpenMP builds: ms a thread spins before it sleeps")] = None
 
     json: Annotated[Path | None, Flag("file for step times, machine, versions and settings")] = None
-    trace_file: Annotated[Path | None, Flag("file for one step's timeline, for chrome://tracing")] = None
     config: Annotated[str, Flag(CONFIG)] = ""
     rounds: Annotated[int, Flag("runs of each configuration", min=1)] = 6
 
@@ -76,9 +71,8 @@ class BenchConfig:
         """Check fields that depend on others."""
         if self.data_name not in (None, self.dataset):
             raise LabError(f"--model={self.model} needs --data_name={self.dataset}, not {self.data_name}.")
-        for file in filter(None, (self.json, self.trace_file)):
-            if not file.parent.is_dir():
-                raise LabError(f"there is no folder {file.parent} to write {file.name} to: create it first.")
+        if self.json and not self.json.parent.is_dir():
+            raise LabError(f"there is no folder {self.json.parent} to write {self.json.name} to: create it first.")
         if self.data_format == "NCHW" and self.mkl is False:
             raise LabError("--data_format=NCHW needs oneDNN: on a CPU, TensorFlow's own kernels support only NHWC.")
         if self.framework == "pytorch":

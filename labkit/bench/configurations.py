@@ -47,14 +47,13 @@ SUFFIXES = {
     "spin": "waiting threads spin",
     "sleep": "waiting threads sleep",
     "bf16": "bfloat16",
-    "fused": "shortcuts fused by XLA",
     "xla": "the whole step compiled by XLA",
     "huge": "2 MB pages",
     "interleave": "memory interleaved over NUMA nodes",
 }
 # The configurations of --config all, from default to fast.
 LADDER = (
-    *("eigen", "onednn", "onednn-threads", "onednn-threads-bf16", "onednn-threads-bf16-fused-huge"),
+    *("eigen", "onednn", "onednn-threads", "onednn-threads-bf16", "onednn-threads-bf16-huge"),
     *("torch", "torch-threads-bf16", "torch-compile-threads-bf16-huge"),
 )
 
@@ -131,7 +130,6 @@ def known(machine: Machine | None = None) -> dict[str, Configuration]:
     }
     tensorflow = common | {
         "threads": one_at_a_time,
-        "fused": Configuration("", flags=("--fused_shortcuts",)),
         "xla": Configuration("", flags=("--xla_compile",)),
     }
     pytorch = common | {
@@ -262,7 +260,7 @@ def choose(names: Sequence[str]) -> dict[str, Configuration]:
         raise LabError(
             f"there is no configuration {unknown[0]!r}: choose from {bases}, each with any suffixes in this order: "
             f"{', '.join(f'-{suffix}' for suffix in SUFFIXES)} (-compile, -intel, -spin and -sleep only for torch, "
-            "-fused and -xla not)."
+            "-xla not)."
         )
     return {name: configurations[name] for name in names}
 

@@ -1,15 +1,13 @@
 """Run one measurement with TensorFlow, in this process."""
 
-import functools
 from typing import Any
 
 import tensorflow as tf
 
-from labkit.bench import steps, timing, trace
+from labkit.bench import steps, timing
 from labkit.bench.config import LEARNING_RATE, WEIGHT_DECAY, BenchConfig
 from labkit.data.synthetic_batch import synthetic_batches
 from labkit.models.networks import Network
-from labkit.system import files
 from labkit.system.errors import LabError, reason
 
 
@@ -19,7 +17,7 @@ def measure(config: BenchConfig) -> None:
     Parameters
     ----------
     config : BenchConfig
-        The configuration. `flags.set_variables` must run before TensorFlow is imported.
+        The configuration. Its `set_variables` must run before TensorFlow is imported.
 
     Raises
     ------
@@ -38,18 +36,16 @@ def measure(config: BenchConfig) -> None:
 def _measure(config: BenchConfig, hvd: Any) -> None:
     rank, ranks = (hvd.rank(), hvd.size()) if hvd else (0, 1)
     measurement = timing.Run(config, "TensorFlow", tf.__version__, rank, ranks)
-    network = _network(config)
+    network = Network(config.model, config.data_format, tf.bfloat16 if config.use_fp16 else tf.float32)
     batches = synthetic_batches(network.model, config.batch_size, config.data_format, rank)
     measurement.report("Initializing graph")
-    step = tf.function(_step(config, network, hvd), jit_compile=config.xla_compile or None)
-
-    def write_trace() -> None:
-        if rank == 0 and config.trace_file:
-            makers = functools.partial(_network, config), functools.partial(_step, config)
-            files.write(config.trace_file, trace.timeline_of(*makers, config.batch_size))
-
+    if config.forward_only:
+        function = steps.make_forward_step(network)
+    else:
+        function = steps.make_train_step(network, config.optimizer, LEARNING_RATE, WEIGHT_DECAY, hvd)
+    step = tf.function(function, jit_compile=config.xla_compile or None)
     flops = network.flops if config.forward_only else network.flops_training
-    measurement.time(lambda: float(step(*next(batches))), flops, write_trace)
+    measurement.time(lambda: float(step(*next(batches))), flops)
 
 
 def _horovod() -> Any:
@@ -57,17 +53,6 @@ def _horovod() -> Any:
 
     hvd.init()
     return hvd
-
-
-def _network(config: BenchConfig) -> Network:
-    dtype = tf.bfloat16 if config.use_fp16 else tf.float32
-    return Network(config.model, config.data_format, dtype, config.fused_shortcuts)
-
-
-def _step(config: BenchConfig, network: Network, hvd: Any = None) -> steps.Step:
-    if config.forward_only:
-        return steps.make_forward_step(network)
-    return steps.make_train_step(network, config.optimizer, LEARNING_RATE, WEIGHT_DECAY, hvd)
 
 
 def _remedy(config: BenchConfig, message: str) -> str:

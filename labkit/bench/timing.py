@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from labkit.bench.config import BenchConfig
-from labkit.models.registry import MODELS
 from labkit.system import files, load
 from labkit.system.cores import usable_machine
 
@@ -62,16 +61,15 @@ class Run:
         if self.rank == 0:
             print(text, flush=True)
 
-    def time(self, step: Callable[[], float], flops: int, warmed_up: Callable[[], None] = lambda: None) -> None:
+    def time(self, step: Callable[[], float], flops: int) -> None:
         """Warm up, time steps, and write the result if requested.
 
-        `step` runs a step and returns its loss; `flops` are its operations per image; `warmed_up` runs after warm-up.
+        `step` runs a step and returns its loss; `flops` are its operations per image.
         """
         config = self.config
         self.report("Running warm up")
         for _ in range(config.num_warmup_batches):
             step()
-        warmed_up()
         self.report("Done warm up\nStep\tImg/sec\ttotal_loss")
 
         seconds: list[float] = []
@@ -125,14 +123,11 @@ def openmp_library(maps: Path = Path("/proc/self/maps")) -> str:
 
 def _header(config: BenchConfig, framework: str, version: str, ranks: int) -> str:
     emulated = "" if {"BF16", "AMX"} & set(usable_machine().isa) else " (emulated: this CPU has no bfloat16)"
-    model = MODELS[config.model]
-    example = {"An image is": model.example} if model.dataset == "sequences" else {}
     rows = {
         framework: version,
         **({"OpenMP": openmp} if (openmp := openmp_library()) else {}),
         "Model": config.model,
         "Dataset": f"{config.dataset} (synthetic)",
-        **example,
         "Mode": "forward-only" if config.forward_only else "training",
         "Batch size": f"{config.batch_size * ranks} global\n{'':13}{config.batch_size} per device",
         "Num batches": config.num_batches,

@@ -20,7 +20,6 @@ LAYOUTS = {"NHWC": torch.channels_last, "NCHW": torch.contiguous_format}
 NETWORKS: dict[str, Callable[[int], nn.Module]] = {
     "resnet50": functools.partial(torch_networks.resnet, (3, 4, 6, 3)),
     "resnet50_v1.5": functools.partial(torch_networks.resnet, (3, 4, 6, 3), stride_in_3x3=True),
-    "resnet101": functools.partial(torch_networks.resnet, (3, 4, 23, 3)),
     "mnist": torch_networks.mnist,
 }
 

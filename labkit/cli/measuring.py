@@ -24,7 +24,7 @@ command = functools.partial(app.command, rich_help_panel="Measuring")
 )
 @flags.takes(BenchConfig)
 def bench(config: BenchConfig) -> None:
-    """Measure the images (or sequences) per second that a network trains on, or classifies, on these cores.
+    """Measure the images per second that a network trains on, or classifies, on these cores.
 
     Write flags as `--name=value` or `--name value`; switch off flags without a value with `--noNAME`.
     """

@@ -20,23 +20,24 @@ def resnet(blocks: Sequence[int], classes: int, stride_in_3x3: bool) -> Layers:
     height and width: in its first 1×1 convolution (v1), or in its 3×3 convolution (v1.5).
     """
 
-    def bottleneck(net: "Pass", x, shortcut, filters, stride):
-        """Add a block's output, 4 × filters channels, to its input; return the sum twice."""
+    def bottleneck(net: "Pass", x, filters, stride):
+        """Return the sum of a block's output, 4 × filters channels, and its input."""
         first, second = (1, stride) if stride_in_3x3 else (stride, 1)
+        shortcut = x
         if stride > 1 or x.shape[net.channel_axis] != 4 * filters:  # the shapes of input and output differ
             shortcut = net.conv_norm(shortcut, 4 * filters, 1, stride, activation=None)
         x = net.conv_norm(x, filters, 1, first)  # convolution, batch norm, ReLU
         x = net.conv_norm(x, filters, 3, second)
         x = net.conv_norm(x, 4 * filters, 1, activation=None)
-        return net.add_relu(x, shortcut)
+        return net.relu(x + shortcut)
 
     def layers(net: "Pass", images):
         """Return the logits of a batch of images."""
-        x = shortcut = net.max_pool(net.conv_norm(images, 64, 7, 2), 3, 2)
+        x = net.max_pool(net.conv_norm(images, 64, 7, 2), 3, 2)
         for stage, count in enumerate(blocks):
             for number in range(count):
                 stride = 2 if stage > 0 and number == 0 else 1
-                x, shortcut = bottleneck(net, x, shortcut, 64 * 2**stage, stride)
+                x = bottleneck(net, x, 64 * 2**stage, stride)
         return net.dense(net.average(x), classes)
 
     return layers
@@ -49,14 +50,15 @@ def small_resnet(blocks: int, classes: int) -> Layers:
     """
 
     def layers(p: "Pass", x):
-        x = shortcut = p.conv_norm(x, 16, 3)
+        x = p.conv_norm(x, 16, 3)
         for filters in (16, 32, 64):
             for _ in range(blocks):
+                shortcut = x
                 stride = 2 if filters > x.shape[p.channel_axis] else 1
                 if stride > 1:
                     shortcut = p.conv_norm(shortcut, filters, 1, stride, activation=None)
                 x = p.conv_norm(p.conv_norm(x, filters, 3, stride), filters, 3, activation=None)
-                x, shortcut = p.add_relu(x, shortcut)
+                x = p.relu(x + shortcut)
         return p.dense(p.average(x), classes)
 
     return layers
@@ -110,23 +112,6 @@ def inception3(classes: int) -> Layers:
         for _ in range(2):
             x = third(p, x)
         return p.dense(p.average(x), classes)
-
-    return layers
-
-
-def speech(classes: int) -> Layers:
-    """Return a small recurrent network similar to Deep Speech (Hannun et al. 2014, arXiv 1412.5567).
-
-    It classifies sequences: dense layers on each frame, a bidirectional LSTM over the frames, a dense layer, and the
-    mean over the frames. Deep Speech has wider layers, and outputs letters for the frames (CTC).
-    """
-
-    def layers(p: "Pass", x):
-        x = p.sequence(x)
-        for _ in range(2):
-            x = p.relu(p.dense_by_frame(x, 256))
-        x = p.bidirectional_lstm(x, 128)
-        return p.dense(p.mean_over_time(p.relu(p.dense_by_frame(x, 256))), classes)
 
     return layers
 

@@ -19,8 +19,6 @@ SEED = 1234  # for the weights
 class WithWeights(Protocol):
     """The interface of a network that its layers use."""
 
-    fused_shortcuts: bool
-
     def variable(self, name: str, make: Callable[[], tf.Tensor], trained: bool = True) -> tf.Variable:
         """Return the variable of this name; the first pass creates it."""
 
@@ -70,48 +68,6 @@ class Pass:
         self._count(2 * x.shape[1], y)
         return self._add_bias(y, "N...C")
 
-    def sequence(self, x):
-        """Return single-channel images as sequences: their rows are the frames, (n, frames, numbers)."""
-        return tf.squeeze(x, self.channel_axis)
-
-    def dense_by_frame(self, x, units):
-        """Return the same dense layer with bias for each frame: (n, frames, units)."""
-        _, frames, numbers = x.shape
-        w = self._kernel((numbers, units))
-        y = tf.reshape(tf.matmul(tf.reshape(x, (-1, numbers)), w), (-1, frames, units))
-        self._count(2 * numbers, y)
-        return self._add_bias(y, "N...C")
-
-    def bidirectional_lstm(self, x, units):
-        """Return a forward and a backward LSTM over the frames, concatenated: (n, frames, 2 units).
-
-        Neither depends on the other, so they can run concurrently.
-        """
-        backward = tf.reverse(self._lstm(tf.reverse(x, [1]), units), [1])
-        return tf.concat([self._lstm(x, units), backward], 2)
-
-    def _lstm(self, x, units):
-        """Return the outputs of an LSTM (Hochreiter and Schmidhuber 1997), frame by frame: (n, frames, units).
-
-        One matmul computes the input part of all gates; each step from frame to frame needs another, small one.
-        The loop is unrolled into the graph's operations.
-        """
-        gates = tf.unstack(self.dense_by_frame(x, 4 * units), axis=1)
-        w = self._kernel((units, 4 * units))
-        state = memory = tf.zeros((tf.shape(x)[0], units), self.dtype)
-        outputs = []
-        for gate in gates:
-            written, remembered, output, candidate = tf.split(gate + tf.matmul(state, w), 4, axis=1)
-            memory = tf.sigmoid(remembered) * memory + tf.sigmoid(written) * tf.tanh(candidate)
-            state = tf.sigmoid(output) * tf.tanh(memory)
-            outputs.append(state)
-        self.flops.append(2 * units * 4 * units * len(outputs))
-        return tf.stack(outputs, axis=1)
-
-    def mean_over_time(self, x):
-        """Return the mean over all frames of sequences: (n, units)."""
-        return tf.reduce_mean(x, 1)
-
     def batch_norm(self, x):
         """Return batch norm; in training, update its moving averages."""
         network, shape = self.network, (x.shape[self.channel_axis],)
@@ -147,12 +103,6 @@ class Pass:
     def relu(self, x):
         """Return max(x, 0)."""
         return tf.nn.relu(x)
-
-    def add_relu(self, x, shortcut):
-        """Return max(x + shortcut, 0) twice: for the next layers, and for the shortcut around them."""
-        if self.network.fused_shortcuts:
-            return _fused_add_relu(x, shortcut)
-        return (self.relu(x + shortcut),) * 2
 
     def max_pool(self, x, size, stride, padding="SAME"):
         """Return the maximum over windows of size × size."""
@@ -196,24 +146,3 @@ class Pass:
 
     def _count(self, flops_per_element, y):
         self.flops.append(flops_per_element * math.prod(y.shape[1:]))
-
-
-@tf.custom_gradient
-def _fused_add_relu(x, shortcut):
-    """Return max(x + shortcut, 0) twice, so that one operation adds both gradients and masks them."""
-    y = _sum_of_shortcut(x, shortcut)
-
-    def gradient(of_layers, of_shortcut):
-        return (_gradient_of_sum(y, of_layers, of_shortcut),) * 2
-
-    return (y, y), gradient
-
-
-@tf.function(jit_compile=True)
-def _sum_of_shortcut(x, shortcut):
-    return tf.nn.relu(x + shortcut)
-
-
-@tf.function(jit_compile=True)
-def _gradient_of_sum(y, of_layers, of_shortcut):
-    return tf.where(y > 0, of_layers + of_shortcut, tf.zeros_like(y))

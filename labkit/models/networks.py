@@ -19,8 +19,6 @@ class Network:
         The layout of its images.
     dtype : tf.DType
         The activations' precision; weights are float32.
-    fused_shortcuts : bool
-        Whether XLA fuses a shortcut's addition with its ReLU into one pass through memory, and their gradients too.
 
     Attributes
     ----------
@@ -33,15 +31,8 @@ class Network:
         The same for a training step, with both gradients of each layer, except that with respect to the images.
     """
 
-    def __init__(
-        self,
-        model: str,
-        data_format: str = "NHWC",
-        dtype: tf.DType = tf.float32,
-        fused_shortcuts: bool = False,
-    ):
+    def __init__(self, model: str, data_format: str = "NHWC", dtype: tf.DType = tf.float32):
         self.model, self.data_format, self.dtype = MODELS[model], data_format, dtype
-        self.fused_shortcuts = fused_shortcuts
         self.weights: list[tf.Variable] = []
         self.averages: list[tf.Variable] = []
         self._variables: dict[str, tf.Variable] = {}

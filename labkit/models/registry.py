@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 from labkit.models import architectures
 from labkit.models.architectures import Layers
 
-Dataset = Literal["imagenet", "synthetic", "mnist", "sequences"]
+Dataset = Literal["imagenet", "synthetic", "mnist"]
 
 
 class Model(NamedTuple):
@@ -19,11 +19,11 @@ class Model(NamedTuple):
     layers : callable
         Takes a `layers.Pass` and the images, returns the logits.
     shape : tuple of int
-        (height, width, channels) of an image; of a sequence, (frames, numbers in each, 1).
+        (height, width, channels) of an image.
     classes : int
         The number of classes.
-    dataset : {"imagenet", "synthetic", "mnist", "sequences"}
-        The dataset of its inputs. Synthetic images are those of `lab data tfrecords`; sequences have no files.
+    dataset : {"imagenet", "synthetic", "mnist"}
+        The dataset of its images. Synthetic images are those of `lab data tfrecords`.
     recipe : bool
         Whether the recipe of `labkit.train` fits it.
     """
@@ -34,18 +34,9 @@ class Model(NamedTuple):
     dataset: Dataset
     recipe: bool = False
 
-    @property
-    def example(self) -> str:
-        """A description of one input."""
-        first, second, channels = self.shape
-        if self.dataset == "sequences":
-            return f"a sequence of {first} frames of {second} numbers"
-        return f"an image of {first}×{second}×{channels}"
-
 
 IMAGENET_CLASSES = 1001  # ImageNet's TFRecords number them from 1 to 1,000
 SYNTHETIC_CLASSES = 11  # those of `lab data tfrecords`, also numbered from 1
-SEQUENCE_CLASSES = 10
 
 
 def _imagenet(layers: Layers, side: int = 224, recipe: bool = False) -> Model:
@@ -59,11 +50,8 @@ def _small(layers: Layers) -> Model:
 MODELS = {
     "resnet50": _imagenet(architectures.resnet((3, 4, 6, 3), IMAGENET_CLASSES, stride_in_3x3=False)),
     "resnet50_v1.5": _imagenet(architectures.resnet((3, 4, 6, 3), IMAGENET_CLASSES, stride_in_3x3=True), recipe=True),
-    "resnet101": _imagenet(architectures.resnet((3, 4, 23, 3), IMAGENET_CLASSES, stride_in_3x3=False)),
     "resnet8": _small(architectures.small_resnet(1, SYNTHETIC_CLASSES)),
     "resnet20": _small(architectures.small_resnet(3, SYNTHETIC_CLASSES)),
     "inception3": _imagenet(architectures.inception3(IMAGENET_CLASSES), side=299),
     "mnist": Model(architectures.mnist(10), (28, 28, 1), 10, "mnist"),
-    # 40 frames of 80 numbers: 0.4 s of speech, as filter banks every 10 ms
-    "speech": Model(architectures.speech(SEQUENCE_CLASSES), (40, 80, 1), SEQUENCE_CLASSES, "sequences"),
 }

@@ -40,7 +40,6 @@ def test_the_command_of_2018_is_understood():
         ("--json no/such/folder/x.json", "no folder no/such/folder to write x.json to"),
         ("--nomkl --data_format=NCHW", "NCHW needs oneDNN"),
         ("--framework=pytorch --optimizer=rmsprop", "doesn't support --optimizer"),
-        ("--framework=pytorch --trace_file=trace.json", "doesn't support --trace_file"),
         ("--torch_compile", "--torch_compile needs --framework=pytorch"),
     ],
 )
@@ -52,13 +51,13 @@ def test_invalid_flags_are_one_line_errors(args, message):
 
 
 def test_a_configuration_survives_a_round_trip_through_flags(tmp_path):
-    config = parse(["--model=mnist", "--fused_shortcuts", "--use_fp16", "--mkl=false", f"--json={tmp_path}/x"])
+    config = parse(["--model=mnist", "--xla_compile", "--use_fp16", "--mkl=false", f"--json={tmp_path}/x"])
     again = parse(config.as_flags())
     assert again == config
     assert config.as_flags(without=("json", "mkl")) == [
         "--model=mnist",
         "--use_fp16=True",
-        "--fused_shortcuts=True",
+        "--xla_compile=True",
     ]
 
 

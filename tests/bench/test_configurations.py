@@ -33,7 +33,6 @@ ADDED = {
     "spin": {"env": {"OMP_WAIT_POLICY": "active"}},
     "sleep": {"env": {"OMP_WAIT_POLICY": "passive"}},
     "bf16": {"flags": ("--use_fp16",)},
-    "fused": {"flags": ("--fused_shortcuts",)},
     "xla": {"flags": ("--xla_compile",)},
     "huge": {"env": {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}},
     "interleave": {"prefix": ("numactl", "--interleave=all")},
@@ -61,8 +60,8 @@ def test_suffixes_have_a_fixed_order_and_fit_the_framework(known):
         torch = name.startswith("torch")
         assert not {"compile", "intel", "spin", "sleep"} & set(suffixes) or torch
         assert not {"spin", "sleep"} <= set(suffixes)
-        assert not {"fused", "xla"} & set(suffixes) or not torch
-    assert {"onednn-threads-bf16-fused-huge", "torch-compile-threads-bf16-huge-interleave", "onednn-xla"} <= set(known)
+        assert "xla" not in suffixes or not torch
+    assert {"onednn-threads-bf16-huge", "torch-compile-threads-bf16-huge-interleave", "onednn-xla"} <= set(known)
 
 
 def test_the_command_can_be_typed_in_a_shell():
