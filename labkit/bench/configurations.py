@@ -7,7 +7,7 @@ import shutil
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from rich.table import Column, Table
@@ -16,7 +16,7 @@ from labkit.measure import compare as compare_figures
 from labkit.measure.alternation import in_rounds
 from labkit.measure.figures import Measured, Source, summarize
 from labkit.mpi import torch_ranks
-from labkit.system import compiler, files, load, paths, processes
+from labkit.system import compiler, files, load, processes
 from labkit.system.cores import usable_machine
 from labkit.system.errors import LabError
 from labkit.system.machine import HUGE_PAGES, Machine, huge_pages_problem
@@ -39,18 +39,8 @@ _CLEARED = (
     "GLIBC_TUNABLES",
 )
 PYTORCH, COMPILED = "--framework=pytorch", "--torch_compile"
-# The suffixes of configuration names, in the order in which they are written, and their meanings.
-SUFFIXES = {
-    "compile": "compiled by torch.compile",
-    "threads": "a thread per core, one operation at a time",
-    "intel": "Intel's OpenMP",
-    "spin": "waiting threads spin",
-    "sleep": "waiting threads sleep",
-    "bf16": "bfloat16",
-    "xla": "the whole step compiled by XLA",
-    "huge": "2 MB pages",
-    "interleave": "memory interleaved over NUMA nodes",
-}
+# The suffixes of configuration names, in the order in which they are written.
+SUFFIXES = "compile", "threads", "intel", "spin", "sleep", "bf16", "xla", "huge", "interleave"
 # The configurations of --config all, from default to fast.
 LADDER = (
     *("eigen", "onednn", "onednn-threads", "onednn-threads-bf16", "onednn-threads-bf16-huge"),
@@ -64,8 +54,6 @@ class Configuration:
 
     Attributes
     ----------
-    description : str
-        One line.
     env : mapping of str to object
         Environment variables; values are converted to text.
     flags : tuple of str
@@ -74,17 +62,13 @@ class Configuration:
         A command to run it under.
     """
 
-    description: str
     env: Mapping[str, object] = field(default_factory=dict)
     flags: tuple[str, ...] = ()
     prefix: tuple[str, ...] = ()
 
-    def command(self, *flags: object) -> str:
-        """Return the command that runs it from the checkout's root."""
-        variables = [f"{name}={_shown(value)}" for name, value in self.env.items()]
-        return " ".join(
-            [*variables, *self.prefix, _shown(sys.executable), "-m labkit.bench", *self.flags, *map(str, flags)]
-        )
+    def __add__(self, other: "Configuration") -> "Configuration":
+        """Return a configuration with the settings of both."""
+        return Configuration({**self.env, **other.env}, self.flags + other.flags, other.prefix + self.prefix)
 
     @property
     def missing(self) -> str:
@@ -104,10 +88,6 @@ class Configuration:
         return ""
 
 
-def _shown(value: object) -> str:
-    return str(value).replace(f"{paths.ROOT}/", "")
-
-
 def known(machine: Machine | None = None) -> dict[str, Configuration]:
     """Return the kit's configurations by name, with thread counts for this machine.
 
@@ -120,42 +100,34 @@ def known(machine: Machine | None = None) -> dict[str, Configuration]:
     of Intel's for 200 ms.
     """
     cores = (machine or usable_machine()).usable_cores
-    onednn = {"TF_ENABLE_ONEDNN_OPTS": 1}
-    # A network's layers wait for each other: one operation at a time, with all cores.
-    one_at_a_time = Configuration("", flags=(f"--num_intra_threads={cores}", "--num_inter_threads=1"))
     common = {
-        "bf16": Configuration("", flags=("--use_fp16",)),
-        "huge": Configuration("", env=HUGE_PAGES),
-        "interleave": Configuration("", prefix=("numactl", "--interleave=all")),
+        "bf16": Configuration(flags=("--use_fp16",)),
+        "huge": Configuration(HUGE_PAGES),
+        "interleave": Configuration(prefix=("numactl", "--interleave=all")),
     }
     tensorflow = common | {
-        "threads": one_at_a_time,
-        "xla": Configuration("", flags=("--xla_compile",)),
+        # A network's layers wait for each other: one operation at a time, with all cores.
+        "threads": Configuration(flags=(f"--num_intra_threads={cores}", "--num_inter_threads=1")),
+        "xla": Configuration(flags=("--xla_compile",)),
     }
     pytorch = common | {
-        "compile": Configuration("", flags=(COMPILED,)),
-        "threads": Configuration("", env={"OMP_NUM_THREADS": cores}),
-        "intel": Configuration("", env={"LD_PRELOAD": torch_ranks.packages() / "lib/libiomp5.so"}),
-        "spin": Configuration("", env={"OMP_WAIT_POLICY": "active"}),
-        "sleep": Configuration("", env={"OMP_WAIT_POLICY": "passive"}),
+        "compile": Configuration(flags=(COMPILED,)),
+        "threads": Configuration({"OMP_NUM_THREADS": cores}),
+        "intel": Configuration({"LD_PRELOAD": torch_ranks.packages() / "lib/libiomp5.so"}),
+        "spin": Configuration({"OMP_WAIT_POLICY": "active"}),
+        "sleep": Configuration({"OMP_WAIT_POLICY": "passive"}),
     }
-    bases = {
-        "eigen": (Configuration("TensorFlow's own kernels", env={"TF_ENABLE_ONEDNN_OPTS": 0}), tensorflow),
-        "onednn": (Configuration("oneDNN on TensorFlow's threads", env=onednn), tensorflow),
-        "torch": (Configuration("PyTorch", flags=(PYTORCH,)), pytorch),
+    added = {"eigen": tensorflow, "onednn": tensorflow, "torch": pytorch}
+    configurations = {
+        "eigen": Configuration({"TF_ENABLE_ONEDNN_OPTS": 0}),
+        "onednn": Configuration({"TF_ENABLE_ONEDNN_OPTS": 1}),
+        "torch": Configuration(flags=(PYTORCH,)),
     }
-    configurations = {name: base for name, (base, _) in bases.items()}
-    for suffix, description in SUFFIXES.items():
+    for suffix in SUFFIXES:
         configurations |= {
-            f"{name}-{suffix}": replace(
-                base,
-                description=f"{base.description}, {description}",
-                flags=(*base.flags, *added.flags),
-                env={**base.env, **added.env},
-                prefix=(*added.prefix, *base.prefix),
-            )
+            f"{name}-{suffix}": base + more
             for name, base in configurations.items()
-            if (added := bases[name.partition("-")[0]][1].get(suffix)) and (name[-5:], suffix) != ("-spin", "sleep")
+            if (more := added[name.partition("-")[0]].get(suffix)) and (name[-5:], suffix) != ("-spin", "sleep")
         }
     return configurations
 

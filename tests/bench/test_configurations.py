@@ -4,11 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 from machines import machine
-from rich.console import Console
 
 from labkit.bench import configurations
 from labkit.bench.configurations import Configuration
-from labkit.measure import compare
 from labkit.mpi import torch_ranks
 from labkit.system import load
 from labkit.system.errors import LabError
@@ -53,10 +51,9 @@ def test_each_suffix_adds_only_its_own_settings(known, suffix):
 
 
 def test_suffixes_have_a_fixed_order_and_fit_the_framework(known):
-    order = list(configurations.SUFFIXES)
     for name in known:
         suffixes = name.split("-")[1:]
-        assert suffixes == sorted(suffixes, key=order.index)
+        assert suffixes == sorted(suffixes, key=configurations.SUFFIXES.index)
         torch = name.startswith("torch")
         assert not {"compile", "intel", "spin", "sleep"} & set(suffixes) or torch
         assert not {"spin", "sleep"} <= set(suffixes)
@@ -64,76 +61,54 @@ def test_suffixes_have_a_fixed_order_and_fit_the_framework(known):
     assert {"onednn-threads-bf16-huge", "torch-compile-threads-bf16-huge-interleave", "onednn-xla"} <= set(known)
 
 
-def test_the_command_can_be_typed_in_a_shell():
-    known = configurations.known(machine(2, smt=2))
-    command = known["onednn-threads-interleave"].command("--model=mnist")
-    assert command.startswith("TF_ENABLE_ONEDNN_OPTS=1 numactl --interleave=all .venv/bin/python -m labkit.bench ")
-    assert command.endswith(" --num_intra_threads=2 --num_inter_threads=1 --model=mnist")
-    assert "LD_PRELOAD=env/torch/packages/lib/libiomp5.so " in known["torch-intel"].command()
+@pytest.fixture
+def compare(monkeypatch):
+    """Return a function that compares configurations whose runs return these rates one after the other, or fail."""
+
+    def compare_rates(rates, rounds, others=0.0):
+        def run_once(configuration, *flags):
+            (name,) = configuration.flags
+            names.append(name)
+            load._report_to_enclosing(load.Contention(share=others, busy=others > 0, capacity=1.0))
+            rate = rates[name].pop(0)
+            if isinstance(rate, str):
+                raise LabError(rate)
+            return {"images_per_second": rate, "gflops": rate / 10}
+
+        names = []
+        monkeypatch.setattr(configurations, "run_once", run_once)
+        chosen = {name: Configuration(flags=(name,)) for name in rates} | ABSENT
+        return configurations.compare(chosen, rounds=rounds), "".join(names)
+
+    return compare_rates
 
 
-def synthetic_rates(monkeypatch, rates, others=0.0):
-    """Make runs return these rates one after the other, or fail, with this share of other work; return their names."""
-    names = []
-
-    def run_once(configuration, *flags):
-        names.append(configuration.description)
-        load._report_to_enclosing(load.Contention(share=others, busy=others > 0, capacity=1.0))
-        rate = rates[configuration.description].pop(0)
-        if isinstance(rate, str):
-            raise LabError(rate)
-        return {"images_per_second": rate, "gflops": rate / 10}
-
-    monkeypatch.setattr(configurations, "run_once", run_once)
-    return names
+ABSENT = {"no-program": Configuration(prefix=("no-such-program",))}
 
 
-def test_configurations_alternate_and_a_failure_does_not_stop_the_others(monkeypatch, capsys):
-    names = synthetic_rates(
-        monkeypatch, {"a": [10.0, 20.0, 5.0], "b": [20.0, 40.0, 10.0], "c": [1.0, "exit status 1. Its last lines:"]}
-    )
-    comparison = configurations.compare({name: Configuration(name) for name in "abc"}, rounds=3)
-    assert "".join(names) == "abccbaab"
-    assert compare(*(comparison.speeds()[name] for name in "ba")).value == pytest.approx(2)
-    assert comparison.failed == {"c": "exit status 1. Its last lines:"}
-    assert "round 2 of 3  c  failed: exit status 1" in capsys.readouterr().out
-
-
-def test_the_table_has_each_configuration_with_its_ratio(monkeypatch):
-    synthetic_rates(monkeypatch, {"a": [10.0, 20.0], "b": [30.0, 60.0], "c": ["no memory", "no memory"]})
-    comparison = configurations.compare({name: Configuration(name) for name in "abc"}, rounds=2)
-    with Console(width=100, record=True, quiet=False) as console:
-        console.print(configurations.table(comparison))
-    text = console.export_text()
-    assert "3.00× (2 rounds: 3.00, 3.00): undecided" in text
-    assert "the rounds, too few for a verdict" in text
-    assert "no memory" in text
-
-
-def test_six_rounds_give_intervals_and_verdicts(monkeypatch):
-    synthetic_rates(monkeypatch, {"a": [10.0, 20.0, 5.0] * 2, "b": [20.0, 40.0, 11.0] * 2})
-    table = configurations.table(configurations.compare({name: Configuration(name) for name in "ab"}, rounds=6))
-    assert list(table.columns[2].cells) == ["1", "2.00× (2.00 to 2.20): faster"]
+def test_configurations_alternate_and_a_failure_does_not_stop_the_others(compare, capsys):
+    rates = {"a": [10.0, 20.0] * 3, "b": [20.0, 40.0, 20.0, 44.0, 20.0, 44.0], "c": [1.0, "exit status 1. Its last"]}
+    comparison, names = compare(rates, 6)
+    assert names == "abccbaabbaabba"
+    output = capsys.readouterr().out
+    assert "round 2 of 6  c           failed: exit status 1" in output
+    assert "no-such-program is not installed: sudo apt-get install no-such-program" in output
+    assert comparison.failed.keys() == {"c", "no-program"}
+    table = configurations.table(comparison)
+    assert list(table.columns[2].cells)[:2] == ["1", "2.00× (2.00 to 2.20): faster"]
+    assert "exit status 1. Its last" in table.columns[2].cells
     assert table.caption == "in brackets: 95% interval, 6 rounds"
 
 
-def test_a_busy_machine_is_reported(monkeypatch, capsys):
-    synthetic_rates(monkeypatch, {"a": [10.0], "b": [30.0]}, others=0.31)
-    comparison = configurations.compare({name: Configuration(name) for name in "ab"}, rounds=1)
-    warning = (
-        "⚠ Meanwhile, other work took 31% of the cores. These figures are unreliable: measure again when the machine"
-    )
+def test_too_few_rounds_and_other_work_are_reported(compare, capsys):
+    comparison, _ = compare({"a": [10.0, 20.0], "b": [30.0, 60.0]}, 2, others=0.31)
+    table = configurations.table(comparison)
+    assert list(table.columns[2].cells)[1] == "3.00× (2 rounds: 3.00, 3.00): undecided"
+    assert "the rounds, too few for a verdict" in table.caption
+    warning = "⚠ Meanwhile, other work took 31% of the cores. These figures are unreliable: measure again when the"
     assert warning in capsys.readouterr().out
-    assert warning in configurations.table(comparison).caption
+    assert warning in table.caption
     assert json.loads(json.dumps(comparison.as_dict()))["others"]["share"] == 0.31
-
-
-def test_configurations_that_are_not_installed_are_skipped_with_a_remedy(monkeypatch, capsys):
-    synthetic_rates(monkeypatch, {"a": [1.0]})
-    absent = {"no-program": Configuration("c", prefix=("no-such-program",))}
-    comparison = configurations.compare({"a": Configuration("a"), **absent}, rounds=1)
-    assert list(comparison.results) == ["a"]
-    assert "no-such-program is not installed: sudo apt-get install no-such-program" in capsys.readouterr().out
 
 
 def test_missing_optional_software_is_reported_with_a_remedy(monkeypatch, known, tmp_path):
@@ -152,8 +127,8 @@ def test_missing_optional_software_is_reported_with_a_remedy(monkeypatch, known,
 
 
 def test_if_no_configuration_can_run_each_reason_is_reported():
-    with pytest.raises(LabError, match=r"no configuration could run\. a: no-such-program is not installed"):
-        configurations.compare({"a": Configuration("a", prefix=("no-such-program",))}, rounds=1)
+    with pytest.raises(LabError, match=r"no configuration could run\. no-program: no-such-program is not installed"):
+        configurations.compare(ABSENT, rounds=1)
 
 
 def test_an_unknown_name_lists_the_known_ones():
@@ -179,15 +154,15 @@ def test_a_run_has_the_variables_of_its_configuration_and_returns_its_lines(monk
 
     monkeypatch.setattr(configurations.processes, "run", run)
     monkeypatch.setenv("KMP_SETTINGS", "0")
-    other = Configuration("other", {"OMP_NUM_THREADS": 2}, ("--num_inter_threads=1",), ("nice",))
+    other = Configuration({"OMP_NUM_THREADS": 2}, ("--num_inter_threads=1",), ("nice",))
     assert configurations.run(other, *SMALL) == ("User settings:",)
     argv, env = started[0]
     assert argv == ["nice", sys.executable, "-m", "labkit.bench", "--num_inter_threads=1", *SMALL]
     assert (env["OMP_NUM_THREADS"], env["KMP_SETTINGS"]) == (2, None)
-    configurations.run(Configuration("ours", env={"KMP_SETTINGS": 1}))
+    configurations.run(Configuration({"KMP_SETTINGS": 1}))
     assert started[1][1]["KMP_SETTINGS"] == 1
 
 
 def test_a_failed_run_is_reported_with_its_last_lines():
     with pytest.raises(LabError, match=r"exit status 2\. Its last lines:\n(.*\n)*.*No such option: --no-such-flag"):
-        configurations.run_once(Configuration("bad"), "--no-such-flag")
+        configurations.run_once(Configuration(), "--no-such-flag")

@@ -22,8 +22,7 @@ SMALL = ("--model=mnist", "--batch_size=4", "--num_batches=6", "--num_warmup_bat
 def bench(name: str, *flags: str, **variables: object) -> dict:
     """Return the result of a configuration."""
     configuration = configurations.known()[name]
-    configuration = configurations.replace(configuration, env={**configuration.env, **variables})
-    return configurations.run_once(configuration, *SMALL, *flags)
+    return configurations.run_once(configuration + configurations.Configuration(variables), *SMALL, *flags)
 
 
 def in_torch(script: str) -> str:
@@ -135,8 +134,7 @@ def test_a_configuration_names_its_openmp_and_sets_whether_threads_spin(name, li
     configuration = configurations.known()[name]
     if reason := configuration.missing:
         pytest.skip(reason)
-    shown = configurations.replace(configuration, env={**configuration.env, **settings})
-    lines = configurations.run(shown, *SMALL)
+    lines = configurations.run(configuration + configurations.Configuration(settings), *SMALL)
     assert any(line.startswith("OpenMP:") and library in line for line in lines)
     assert any(policy in line for line in lines)
 
