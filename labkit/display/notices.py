@@ -22,7 +22,7 @@ def hide() -> None:
 
     Call it before TensorFlow is imported.
     """
-    # Optuna imports tqdm, which asks for ipywidgets in a notebook.
+    # tqdm, which other packages import, asks for ipywidgets in a notebook.
     warnings.filterwarnings("ignore", message="IProgress not found")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # errors only; inherited by programs that the notebook starts
     shell = get_ipython()

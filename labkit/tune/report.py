@@ -1,8 +1,4 @@
-"""Write a search's tables and files, and plot it.
-
-`optuna.visualization.matplotlib` (5.0) omits the default settings and pruned or failed trials, and changes
-matplotlib's global style.
-"""
+"""Write a search's tables and files, and plot it."""
 
 import csv
 import io
@@ -14,14 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
-import optuna
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from labkit.display import plots
 from labkit.system import files
 from labkit.tune.config import IMAGES_PER_SECOND
-from labkit.tune.search import Settings, Space, Trial, as_study, best
+from labkit.tune.search import Settings, Space, Trial, best, point_of
 from labkit.tune.trial import Command, format_metric
 
 
@@ -64,15 +59,17 @@ def write_trials(trials: Sequence[Trial], file: Path) -> None:
 def importance(space: Space, trials: Sequence[Trial], seed: int = 0) -> dict[str, float]:
     """Return each knob's share of the metric's variance, most important first; empty if there are too few trials.
 
-    Optuna's fANOVA: Hutter et al. 2014, "An Efficient Approach for Assessing Hyperparameter Importance".
+    It is the share of the variance that a random forest explains with this knob.
     """
+    from sklearn.ensemble import RandomForestRegressor  # takes a second, and only this needs it
+
     measured = [trial for trial in trials if trial.state != "failed"]
     if len(measured) < 4 or len({trial.value for trial in measured}) < 2:
         return {}
-    study = as_study(space, measured)
-    return optuna.importance.get_param_importances(
-        study, evaluator=optuna.importance.FanovaImportanceEvaluator(seed=seed)
-    )
+    points = [point_of(space, trial.settings) for trial in measured]
+    forest = RandomForestRegressor(random_state=seed).fit(points, [trial.value for trial in measured])
+    shares = dict(zip(space, map(float, forest.feature_importances_), strict=True))
+    return dict(sorted(shares.items(), key=lambda item: -item[1]))
 
 
 def unit_of(pattern: str) -> str:

@@ -1,20 +1,16 @@
 """`lab tune`: search for a command's best settings, confirm them and write them to a folder."""
 
-import contextlib
 import json
 import math
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import optuna
 from rich.console import Console
-from sqlalchemy import URL
-from sqlalchemy.exc import SQLAlchemyError
 
 from labkit.display import plots
 from labkit.measure import Measured, alternate, compare
@@ -24,7 +20,7 @@ from labkit.system.cores import usable_machine
 from labkit.system.errors import LabError
 from labkit.tune import report, space
 from labkit.tune.config import TuneConfig
-from labkit.tune.search import Settings, Trial, best, search, size, trials_of
+from labkit.tune.search import Settings, Trial, best, search, size
 from labkit.tune.trial import Command, check_metric, format_metric
 
 # The default command of `lab tune`: few steps, as there are many trials.
@@ -32,6 +28,7 @@ BENCH_FLAGS = ("-m", "labkit.bench", "--num_batches=10")
 DEFAULT_TRIALS = 40
 TIMEOUT_FACTOR = 10  # of the default's time; large, as larger batches legitimately take longer
 MIN_TIMEOUT_S = 60.0
+TRIALS = "trials.jsonl"  # what is searched, then a line for each trial
 CONFIRMATION = "confirmation.json"  # metrics of the best trials and the default settings, by round
 DEFAULT = "default"
 
@@ -98,7 +95,7 @@ def tune(argv: Sequence[str], config: TuneConfig, console: Console) -> Confirmat
     points, default = space.space_of(command.knobs), space.default_settings(command.knobs)
     out = config.out or Path("work") / f"tune-{_name(argv)}"
     trials = config.trials or (size(points) if config.minutes else DEFAULT_TRIALS)
-    study = _study(out, command, config)
+    completed = _resume(out, command, config)
 
     report_line = partial(console.print, highlight=False, markup=False, soft_wrap=True)
     report_line(f"Tuning   {command.line(default)}")
@@ -107,13 +104,12 @@ def tune(argv: Sequence[str], config: TuneConfig, console: Console) -> Confirmat
         report_line(f"  {name:12} {knob.env or knob.flag or knob.prefix}: {values}")
     budget = f"{config.minutes:g} minutes" if config.minutes else f"{trials} trials"
     report_line(f"{size(points):,} points; {budget}, each measured {config.repeats}×; results in {out}/")
+    if completed:
+        report_line(f"Resuming after {len(completed)} trials.")
     try:
-        with _storage_errors(out):
-            if before := len(trials_of(study)):
-                report_line(f"Resuming after {before} trials.")
-            completed = _search(command, default, trials, study, config, report_line)
+        _search(command, default, trials, completed, out, config, report_line)
     except KeyboardInterrupt:
-        if completed := trials_of(study):
+        if completed:
             _write(out, command, completed, config, "not confirmed: the search was interrupted", report_line)
         report_line(f"Interrupted; {len(completed)} trials are saved. The same command resumes.")
         raise
@@ -204,13 +200,13 @@ def _name(argv: Sequence[str]) -> str:
     return next((Path(part).stem for part in argv if Path(part).suffix in (".py", ".sh")), Path(argv[0]).name)
 
 
-def _study(out: Path, command: Command, config: TuneConfig) -> optuna.Study:
-    """Open the folder's study, or create one.
+def _resume(out: Path, command: Command, config: TuneConfig) -> list[Trial]:
+    """Return the trials of this search in the folder; if there is no search, begin it.
 
     Raises
     ------
     LabError
-        If it belongs to a different search, or is damaged.
+        If the folder has a different search, or its file is damaged.
     """
     request: dict[str, Any] = {
         "command": command.line({}),
@@ -219,45 +215,36 @@ def _study(out: Path, command: Command, config: TuneConfig) -> optuna.Study:
         "direction": "minimize" if config.minimize else "maximize",
         "repeats": config.repeats,
     }
-    with files.writing(out, "name another folder with --out"), _storage_errors(out):
+    file = out / TRIALS
+    with files.writing(out, "name another folder with --out"):
         out.mkdir(parents=True, exist_ok=True)
-        study = optuna.create_study(
-            study_name="tune",
-            storage=str(URL.create("sqlite", database=f"{out.resolve()}/study.db")),
-            direction=request["direction"],
-            load_if_exists=True,
-        )
-        stored = study.user_attrs.get("what")
-        if stored is None:
-            study.set_user_attr("what", request)
-    if stored not in (None, request):
-        changes = ", ".join(key for key in request if stored.get(key) != request[key])
-        raise LabError(f"{out} has a search with different {changes}: name another folder with --out, or delete it.")
-    return study
-
-
-@contextlib.contextmanager
-def _storage_errors(out: Path) -> Iterator[None]:
-    """Raise LabError if the study can't be read or written: a damaged file, a full disk, a read-only folder."""
+        if not file.exists():
+            files.write(file, json.dumps(request) + "\n")
     try:
-        yield
-    except (SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
-        reason = str(error.__cause__ or error).partition("\n")[0]
-        remedy = "free some space" if "full" in reason else "name another folder with --out, on a disk that has locks"
-        raise LabError(f"{out}/study.db cannot be used: {reason}. Its trials are kept; {remedy}.") from error
+        stored, *trials = map(json.loads, files.read(file).splitlines())
+        changes = ", ".join(key for key in request if stored[key] != request[key])
+        completed = [Trial(**trial | {"values": tuple(trial["values"])}) for trial in trials]
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise LabError(f"{file} is damaged ({error}): name another folder with --out, or delete it.") from error
+    if changes:
+        raise LabError(f"{out} has a search with different {changes}: name another folder with --out, or delete it.")
+    return completed
 
 
 def _search(
     command: Command,
     default: Settings,
     trials: int,
-    study: optuna.Study,
+    completed: list[Trial],
+    out: Path,
     config: TuneConfig,
     report_line: Callable[..., None],
-) -> list[Trial]:
-    """Search, printing a line for each trial."""
+) -> None:
+    """Search, storing each trial, adding it to `completed`, and printing a line for it."""
 
     def on_trial(trial: Trial, so_far: list[Trial]) -> None:
+        completed.append(trial)
+        files.append(out / TRIALS, json.dumps(trial._asdict()))
         _limit_time(command, trial, default)
         metric = "failed" if trial.state == "failed" else format_metric(trial.value)
         state = f"  ({trial.state})" if trial.state == "pruned" else ""
@@ -265,10 +252,10 @@ def _search(
         failure = "".join(f"\n{'':6}{line}" for line in trial.failure.splitlines())
         report_line(f"{len(so_far):4}  {metric:>12}  {report.format_settings(trial.settings)}{state}{failure}")
 
-    for trial in trials_of(study):
+    for trial in completed:
         _limit_time(command, trial, default)
     try:
-        return search(
+        search(
             space.space_of(command.knobs),
             command,
             trials,
@@ -277,8 +264,10 @@ def _search(
             repeats=config.repeats,
             minutes=config.minutes or math.inf,
             on_trial=on_trial,
-            study=study,
+            earlier=completed,
         )
+    except files.NotWritten:
+        raise
     except LabError as error:
         raise LabError(f"the command fails with its default settings: {error}") from error
 

@@ -2,9 +2,9 @@
 
 A Gaussian process (scikit-learn's) models the metric from the trials so far, and the point with the largest expected
 improvement over the best one is tried next: Jones et al. 1998, "Efficient Global Optimization of Expensive Black-Box
-Functions". Optuna stores the trials; its own Gaussian process, `GPSampler`, needs PyTorch. With 5% of the points of a
-grid of 288 settings of threads, this one found 95.6% of the best speed, Optuna's tree-structured Parzen estimator (TPE)
-93.4% and random search 92.3% (release 1.0.0; means of 200 seeds, standard errors 0.3 to 0.4).
+Functions". With 5% of the points of a grid of 288 settings of threads, it found 95.6% of the best speed, Optuna's
+tree-structured Parzen estimator (TPE) 93.4% and random search 92.3% (release 1.0.0; means of 200 seeds, standard errors
+0.3 to 0.4). Optuna's own Gaussian process, `GPSampler`, needs PyTorch.
 """
 
 import contextlib
@@ -18,14 +18,9 @@ from contextlib import AbstractContextManager
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-import optuna
-from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
-from optuna.trial import TrialState
 
 from labkit.system import load
 from labkit.system.errors import LabError
-
-optuna.logging.set_verbosity(optuna.logging.WARNING)  # `lab tune` reports each trial itself
 
 STARTUP_TRIALS = 5  # exploratory trials before the search learns
 MAX_CANDIDATES = 4000  # points that the Gaussian process considers before each trial
@@ -36,7 +31,7 @@ PRUNING_MARGIN = 0.2  # a trial that is further behind the best, as a share of i
 State = Literal["done", "pruned", "failed"]
 Settings = dict[str, Any]
 Space = Mapping[str, Sequence[Any]]
-Point = tuple[int, ...]  # the index of each knob's value, which Optuna sees instead of the value
+Point = tuple[int, ...]  # the index of each knob's value
 
 
 class Trial(NamedTuple):
@@ -93,7 +88,7 @@ def search(
     repeats: int = 1,
     minutes: float = math.inf,
     on_trial: Callable[[Trial, list[Trial]], None] = lambda trial, so_far: None,
-    study: optuna.Study | None = None,
+    earlier: Sequence[Trial] = (),
 ) -> list[Trial]:
     """Try points of a space, none of them twice, until the budget or the space is exhausted.
 
@@ -105,7 +100,7 @@ def search(
     objective : callable
         Takes a dict of settings and returns the metric. A LabError marks the trial as failed.
     trials : int
-        Maximum number of trials, including those already in the study.
+        Maximum number of trials, including earlier ones.
     seed : int
         The search's seed: the same metrics give the same search.
     minimize : bool
@@ -119,8 +114,8 @@ def search(
         Start no trial after this time.
     on_trial : callable
         Receives each trial as it ends, and all trials so far.
-    study : optuna.Study, optional
-        The study to resume and to store the trials in; by default a new one in memory. See `trials_of`.
+    earlier : sequence of Trial
+        The trials of an interrupted search of the same space, to resume it.
 
     Returns
     -------
@@ -130,62 +125,29 @@ def search(
     if trials < 1 or repeats < 1:
         raise LabError(f"trials ({trials}) and repeats ({repeats}) must both be at least 1.")
     until = time.monotonic() + 60 * minutes
-    study = study or optuna.create_study(direction="minimize" if minimize else "maximize")
-    completed = trials_of(study)
-    tried = {_point(space, trial.settings) for trial in completed}
+    completed = list(earlier)
+    tried = {point_of(space, trial.settings) for trial in completed}
     random = np.random.default_rng(seed + len(completed))
     spread = _spread(space, seed)
     while len(completed) < trials and len(tried) < size(space) and time.monotonic() < until:
-        if default and _point(space, default) not in tried:
-            point = _point(space, default)
+        if default and point_of(space, default) not in tried:
+            point = point_of(space, default)
         elif len(completed) >= STARTUP_TRIALS:
             point = _most_promising(space, completed, minimize, tried, random)
         else:
             point = spread[len(completed)]
         if point in tried:
             point = _draw(space, tried, random)
-        study.enqueue_trial(dict(zip(space, point, strict=True)))
-        proposal = study.ask(_distributions(space))
-        settings = {name: values[proposal.params[name]] for name, values in space.items()}
+        settings = {name: values[index] for index, (name, values) in zip(point, space.items(), strict=True)}
         slow = not completed or completed[-1].seconds > MIN_OBSERVED_S
         observation = load.observe() if slow else contextlib.nullcontext(load.Contention())
-        try:
-            trial = _measure(objective, settings, repeats, best(completed, minimize), minimize, observation)
-            if trial.state == "failed" and settings == default:
-                raise LabError(trial.failure)
-        except BaseException:
-            study.tell(proposal, state=TrialState.FAIL)
-            raise
-        for name, attribute in trial._asdict().items():
-            proposal.set_user_attr(name, attribute)
-        if trial.state == "done":
-            study.tell(proposal, trial.value)
-        else:  # failures too: Optuna's FAIL stands for trials that an interruption ended
-            study.tell(proposal, state=TrialState.PRUNED)
+        trial = _measure(objective, settings, repeats, best(completed, minimize), minimize, observation)
+        if trial.state == "failed" and settings == default:
+            raise LabError(trial.failure)
         completed.append(trial)
-        tried.add(_point(space, settings))
+        tried.add(point)
         on_trial(trial, completed)
     return completed
-
-
-def trials_of(study: optuna.Study) -> list[Trial]:
-    """Return a study's trials, without those that were running when their process ended."""
-    trials = []
-    for frozen in study.get_trials(deepcopy=False):
-        if frozen.state in (TrialState.COMPLETE, TrialState.PRUNED):
-            trials.append(Trial(**{**frozen.user_attrs, "values": tuple(frozen.user_attrs["values"])}))
-        elif frozen.state == TrialState.RUNNING:
-            study.tell(frozen.number, state=TrialState.FAIL)
-    return trials
-
-
-def as_study(space: Space, trials: Sequence[Trial]) -> optuna.Study:
-    """Return an in-memory study of trials that have a metric (pruned ones too), for Optuna's analyses."""
-    study = optuna.create_study(direction="maximize")
-    for trial in trials:
-        indices = dict(zip(space, _point(space, trial.settings), strict=True))
-        study.add_trial(optuna.create_trial(params=indices, distributions=_distributions(space), value=trial.value))
-    return study
 
 
 def _measure(
@@ -222,20 +184,18 @@ def _finite(metric: float) -> float:
     return float(metric)
 
 
-def _point(space: Space, settings: Settings) -> Point:
+def point_of(space: Space, settings: Settings) -> Point:
+    """Return the point of some settings.
+
+    Raises
+    ------
+    LabError
+        If it isn't one of the space.
+    """
     try:
         return tuple(list(values).index(settings[name]) for name, values in space.items())
     except (KeyError, ValueError) as error:
         raise LabError(f"{settings} is not a point of this space: {dict(space)}.") from error
-
-
-def _distributions(space: Space) -> dict[str, BaseDistribution]:
-    return {
-        name: IntDistribution(0, len(values) - 1)
-        if _ordered(name, values)
-        else CategoricalDistribution(range(len(values)))
-        for name, values in space.items()
-    }
 
 
 def _ordered(name: str, values: Sequence[Any]) -> bool:
@@ -280,7 +240,7 @@ def _most_promising(
     metrics = -metrics if minimize else metrics
     metrics[~known] = metrics[known].min()  # a failure counts as the worst
     metrics = (metrics - metrics.mean()) / (metrics.std() or 1.0)
-    points = [_point(space, trial.settings) for trial in completed]
+    points = [point_of(space, trial.settings) for trial in completed]
     candidates = _candidates(space, points[metrics.argmax()], tried, random)
     columns = _columns(space, np.array(points))
     process = GaussianProcessRegressor(Matern(np.ones(columns.shape[1]), (0.1, 10), nu=2.5), alpha=NOISE)

@@ -60,8 +60,6 @@ class Knob:
         Where the value goes: a variable, after the command, or before it. Exactly one is set.
     text : str
         Description.
-    default : int, float, str or None
-        The program's value if the knob is unset, if known.
     """
 
     values: tuple[Any, ...]
@@ -69,11 +67,6 @@ class Knob:
     flag: str = ""
     prefix: str = ""
     text: str = ""
-    default: int | float | str | None = None
-
-    def label(self, value: Any) -> Any:
-        """Return the value, or the default if the knob is unset."""
-        return self.default if value is None else value
 
 
 def space_of(knobs: Mapping[str, Knob]) -> dict[str, tuple[Any, ...]]:
@@ -120,7 +113,7 @@ def read(file: Path, machine: Machine) -> dict[str, Knob]:
                 values = [*values, None] if integer else [None, *values]
         except LabError as error:
             raise LabError(f"{file}, knob {name}: {error}") from error
-        knobs[name] = Knob(tuple(values), **places, text=table.get("text", ""), default=default)
+        knobs[name] = Knob(tuple(values), **places, text=table.get("text", ""))
     return knobs
 
 

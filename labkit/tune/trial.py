@@ -4,8 +4,7 @@ import math
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 from labkit.system import load, processes
@@ -28,10 +27,6 @@ class Command:
         The settings that can vary.
     metric : str
         The regular expression for the metric: its group, or the whole match, at the last match.
-    env : mapping of str to object
-        Variables that are always set.
-    cwd : Path, optional
-        The folder to run in.
     timeout : float
         Seconds after which a run is killed and counts as failed.
     """
@@ -39,8 +34,6 @@ class Command:
     argv: Sequence[str]
     knobs: Mapping[str, Knob]
     metric: str = IMAGES_PER_SECOND
-    env: Mapping[str, object] = field(default_factory=dict)
-    cwd: Path | None = None
     timeout: float = 1800.0
 
     def __call__(self, settings: Mapping[str, Any]) -> float:
@@ -51,9 +44,8 @@ class Command:
         LabError
             If it crashes, times out or prints no metric; includes its last lines.
         """
-        env = {**self.env, **self.variables(settings)}
         with load.watch(show=False):
-            completed = processes.run(self.full(settings), env, self.cwd, self.timeout)
+            completed = processes.run(self.full(settings), self.variables(settings), timeout=self.timeout)
         try:
             if completed.failure:
                 raise LabError(f"{completed.failure}.")
@@ -77,10 +69,9 @@ class Command:
                 if value is not None and self.knobs[name].env}  # fmt: skip
 
     def line(self, settings: Mapping[str, Any]) -> str:
-        """Return the shell command line that runs it in its folder."""
-        env = {**self.env, **self.variables(settings)}
-        variables = [f"{name}={shlex.quote(str(value))}" for name, value in env.items()]
-        return " ".join([*variables, shlex.join(self.full(settings)).replace(f"{self.cwd}/", "")])
+        """Return the shell command line that runs it."""
+        variables = [f"{name}={shlex.quote(value)}" for name, value in self.variables(settings).items()]
+        return " ".join([*variables, shlex.join(self.full(settings))])
 
     def _words(self, place: str, settings: Mapping[str, Any]) -> list[str]:
         return [
