@@ -10,9 +10,8 @@ import tensorflow as tf
 from PIL import Image
 from sklearn.linear_model import LogisticRegression
 
-from labkit.data import synthetic, tfrecords
+from labkit.data import synthetic
 from labkit.system.errors import LabError
-from labkit.train import records
 
 SMALL = {"train": 43, "validation": 20, "size": 32}
 
@@ -88,33 +87,15 @@ def test_a_larger_set_begins_with_the_smaller_one_and_the_parts_are_disjoint(fol
     assert not set(larger.values()) & {record["image/encoded"] for record in examples(folder, "validation")}
 
 
-# --- Its readers ------------------------------------------------------------------------------------------------------
-
-
-def test_the_training_programs_reader_returns_the_synthetic_pictures_and_labels(folder):
-    expected = {}
-    for number in range(SMALL["validation"]):
-        picture = synthetic.image(1 + number % 10, 32, np.random.default_rng((0, 1, number)))
-        expected[number % 10 + 1, number // 10] = np.asarray(picture)[2:30, 2:30].astype(float)
-    index = tfrecords.index(folder, "validation")
-    ((pixels, labels),) = records.evaluation(index, 28, SMALL["validation"])
-    for image, label in zip(pixels.numpy() * records.DEVIATION + records.MEAN, labels.numpy(), strict=True):
-        errors = {which: np.abs(image - picture).mean() for which, picture in expected.items()}
-        closest = min(errors, key=errors.get)
-        assert closest[0] == label
-        del expected[closest]
-    assert not expected
-
-
 # --- The pictures -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("label", range(1, 11))
 @pytest.mark.parametrize("size", [16, 100])
-def test_every_class_can_be_drawn_in_every_size(label, size):
-    picture = synthetic.image(label, size, np.random.default_rng(0))
-    assert (picture.mode, picture.size) == ("RGB", (size, size))
-    assert np.asarray(picture).std() > 15
+def test_every_class_can_be_drawn_in_every_size(size):
+    for label in range(1, 11):
+        picture = synthetic.image(label, size, np.random.default_rng(0))
+        assert (picture.mode, picture.size) == ("RGB", (size, size))
+        assert np.asarray(picture).std() > 15
 
 
 def test_pixels_alone_do_not_reveal_the_class(folder):
@@ -147,14 +128,11 @@ def spoil(folder):
     "prepare",
     [
         lambda folder: synthetic.write(folder, **SMALL, seed=1),
-        lambda folder: synthetic.write(folder, **SMALL | {"train": 48}),
-        lambda folder: synthetic.write(folder, **SMALL | {"size": 33}),
         lambda folder: synthetic.write(folder, **SMALL, shards=(4, 4)),
         lambda folder: (synthetic.write(folder, **SMALL), spoil(folder)),
         lambda folder: (synthetic.write(folder, **SMALL), (folder / "mine.txt").touch()),
-        lambda folder: (folder.mkdir(), (folder / "mine.txt").touch()),
     ],
-    ids=["seed", "more", "size", "shards", "damaged", "one more file", "files"],
+    ids=["seed", "shards", "damaged", "one more file"],
 )
 def test_existing_files_are_never_overwritten(tmp_path, prepare):
     folder = tmp_path / "set"
@@ -166,10 +144,8 @@ def test_existing_files_are_never_overwritten(tmp_path, prepare):
     assert [path.name for path in tmp_path.iterdir()] == ["set"]
 
 
-def test_a_file_of_that_name_is_reported(tmp_path):
+def test_a_file_above_the_folder_is_reported(tmp_path):
     (tmp_path / "set").write_text("mine")
-    with pytest.raises(LabError, match="does not contain exactly this set"):
-        synthetic.write(tmp_path / "set", **SMALL)
     with pytest.raises(LabError, match=r"cannot write .*below: File exists"):
         synthetic.write(tmp_path / "set" / "below", **SMALL)
 
