@@ -3,8 +3,6 @@
 import contextlib
 import copy
 import json
-import os
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,8 +15,6 @@ from labkit.exercises import catalogue, working_copies
 from labkit.report import page
 from labkit.system import terminal
 from labkit.system.errors import LabError
-from labkit.system.machine import this_machine
-from labkit.tune import space
 from labkit_classroom.board import seat
 from labkit_classroom.lecture import collected
 
@@ -133,35 +129,3 @@ def test_the_record_of_copies_and_the_copies(folder):
         assert path.read_text() == fresh
 
     reading()
-
-
-KNOB = '[threads]\ntype = "integer"\nlow = 1\nhigh = 4\nflag = "--threads={value}"\n'
-
-
-def test_a_file_of_knobs(folder):
-    host = this_machine()
-
-    @fuzz()
-    @given(
-        st.builds(
-            lambda position, text: KNOB[:position] + text + KNOB[position:],
-            st.integers(0, len(KNOB)),
-            st.sampled_from(['"', "[", "]\n", "=", "\0", "é", "-", "9" * 400, "nan", "\ud800"]),
-        )
-    )
-    def reading(text: str) -> None:
-        (folder / "knobs.toml").write_bytes(
-            text.encode(errors="surrogateescape" if text[:1] >= "\udc00" else "replace")
-        )
-        with contextlib.suppress(LabError):
-            space.read(folder / "knobs.toml", host)
-
-    reading()
-    for content in (b"\xff", b"a = " + DEEP):
-        (folder / "knobs.toml").write_bytes(content)
-        with pytest.raises(LabError):
-            space.read(folder / "knobs.toml", host)
-    os.mkfifo(folder / "pipe")
-    for path in (folder / "pipe", Path("/dev/zero"), folder):
-        with pytest.raises(LabError, match="Name a TOML file with --knobs"):
-            space.read(path, host)
