@@ -49,8 +49,6 @@ class Run:
         Other work on the ranks' cores meanwhile.
     network : str
         The testbed that they ran on, with its measured rate; empty without one.
-    wires : fidelity.Fidelity
-        Whether the testbed's wires were the limit, or its cores.
     cpus : tuple of int
         All CPUs that ranks were bound to; empty if they were not bound.
     """
@@ -62,7 +60,6 @@ class Run:
     warning: str = ""
     others: load.Contention = field(default_factory=load.Contention)
     network: str = ""
-    wires: fidelity.Fidelity = field(default_factory=fidelity.Fidelity)
     cpus: tuple[int, ...] = ()
 
 
@@ -134,7 +131,7 @@ def run_ranks(
             command = planned.command if is_new(planned.options) else planned.short_command
             print("\n".join(filter(None, [command, network_line, warning])), flush=True)
         mpirun = MpiRun(n, pipes, show)
-        in_time, others, wires = _launch(planned, testbed, folder, mpirun, library, timeout)
+        in_time, others = _launch(planned, testbed, folder, mpirun, library, timeout)
     remarks, seconds = mpirun.remarks(), mpirun.elapsed()
     if not in_time:
         raise timeout_error(timeout, mpirun.ranks, seconds, remarks)
@@ -143,7 +140,7 @@ def run_ranks(
     if show and remarks:
         print("\n".join(quote_mpirun(remarks)), flush=True)
     lines = tuple(tuple(rank.lines) for rank in mpirun.ranks)
-    return Run(lines, seconds, planned.threads, planned.bound, warning, others, network_line, wires, planned.cpus)
+    return Run(lines, seconds, planned.threads, planned.bound, warning, others, network_line, planned.cpus)
 
 
 def placement(runs: Iterable[Run]) -> str:
@@ -187,8 +184,8 @@ def _plan(
 
 def _launch(
     planned: Plan, testbed: Testbed | None, folder: Path, mpirun: MpiRun, library: Path | None, timeout: float
-) -> tuple[bool, load.Contention, fidelity.Fidelity]:
-    """Run mpirun to its end, or to the end of its time; return whether it ended in time, and what limited it."""
+) -> tuple[bool, load.Contention]:
+    """Run mpirun to its end, or to the end of its time; return whether it ended in time, and other work meanwhile."""
     argv = [*(testbed.enter() if testbed else ()), *planned.hydra_argv]
     # Ranks in a Slurm job may be on any node.
     unknown = "the ranks run in a Slurm job" if planned.variables else ""
@@ -200,7 +197,7 @@ def _launch(
             finally:
                 mpirun.end()
         others.doubt = wires.doubt
-    return in_time, others, wires
+    return in_time, others
 
 
 def _testbed(n: int, network: float | str | Testbed | None, until_over: contextlib.ExitStack) -> Testbed | None:
