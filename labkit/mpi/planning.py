@@ -18,6 +18,7 @@ from labkit.system.files import SHARED_MEMORY
 from labkit.system.machine import Machine, node_cores, shares
 from labkit.system.words import plural
 from labkit.testbed import Testbed
+from labkit.testbed.topology import Topology
 from labkit.testbed.units import show_rate
 from labkit.testbed.wiring import interface
 
@@ -188,7 +189,7 @@ def plan(
         warning = _cores_in_use(n, threads, are_free, own_cores, free)
     return Plan(
         n=n,
-        wrapper=(lab, "testbed", *_testbed_options(testbed), "--") if testbed else (),
+        wrapper=(lab, "testbed", *_testbed_options(testbed.topology), "--") if testbed else (),
         options=tuple(options),
         script=(script, *map(str, args)),
         # Inside a job step, where a notebook kernel may be, srun waits for that step to end unless it may overlap; and
@@ -207,15 +208,15 @@ def plan(
     )
 
 
-def _testbed_options(testbed: Testbed) -> list[str]:
+def _testbed_options(topology: Topology) -> list[str]:
     """Return the options of `lab testbed` for such a testbed."""
-    options = ["--nodes", str(len(testbed.nodes)), "--rate", show_rate(testbed.rate, digits=12)]
-    if testbed.uplink is not None:
-        options += ["--racks", str(len(testbed.racks)), "--uplink", show_rate(testbed.uplink, digits=12)]
-    for node, rate in testbed.topology.wires.items():
+    options = ["--nodes", str(topology.nodes), "--rate", show_rate(topology.rate, digits=12)]
+    if topology.uplink is not None:
+        options += ["--racks", str(len(topology.racks)), "--uplink", show_rate(topology.uplink, digits=12)]
+    for node, rate in topology.wires.items():
         options += ["--wire", f"{node}={show_rate(rate, digits=12)}"]
-    if testbed.topology.queue:
-        options += ["--queue", str(testbed.topology.queue)]
+    if topology.queue:
+        options += ["--queue", str(topology.queue)]
     return options
 
 

@@ -62,14 +62,8 @@ class Testbed:
     ----------
     nodes : tuple of Node
         The nodes.
-    rate : float
-        The wires' rate in bit/s.
-    racks : tuple of tuple of int
-        The numbers of each rack's nodes; one rack means that all nodes are at the core.
-    uplink : float or None
-        The rate of the racks' cables; None with one rack.
     topology : Topology
-        All of these, the rates of single wires, and the queue.
+        The racks, the rates of all cables, and the queue.
     interface : str
         The name of the nodes' interfaces.
 
@@ -92,7 +86,6 @@ class Testbed:
         if reason := lacks.reason("namespaces"):
             raise LabError(reason)
         self.topology = topology = Topology.of(nodes, rate, racks, uplink, wires, queue)
-        self.rate, self.racks, self.uplink = topology.rate, topology.racks, topology.uplink
         self.interface = interface()
         with contextlib.ExitStack() as on_failure:
             self._shell = Shell()
@@ -128,11 +121,11 @@ class Testbed:
     def __str__(self) -> str:
         """Return its nodes and its rates, requested and measured, in one line."""
         if len(self.nodes) == 1:
-            return f"1 node, no wires ({show_rate(self.rate)})"
+            return f"1 node, no wires ({show_rate(self.topology.rate)})"
         measured, expected = self.check
         share = measured / expected
         percentage = f"{share:.0%}" if share >= 0.01 else "less than 1%"
-        limit = f" of {show_rate(expected)}" if expected != self.rate else ""
+        limit = f" of {show_rate(expected)}" if expected != self.topology.rate else ""
         return f"{self.topology}: a transfer reached {show_rate(measured)}{limit}, {percentage}"
 
     @property
@@ -140,7 +133,7 @@ class Testbed:
         """The reason why figures may be worse than the rates allow; empty if there is none."""
         measured, expected = self.check
         if measured < SHARE_WARNING * expected:
-            links = "wires" if expected == self.rate else "cables"
+            links = "wires" if expected == self.topology.rate else "cables"
             return f"Warning: {links} of {show_rate(expected)} carry only {show_rate(measured)} here."
         return ""
 

@@ -578,8 +578,10 @@ class TestNetwork:
     def test_the_printed_command_can_be_typed(self, script, capsys):
         folder, name = "deeper", script("import os; print(os.uname().nodename, os.environ['OMP_NUM_THREADS'])")
         Path(folder).mkdir()
-        run = run_ranks(2, f"../{name}", cwd=folder, network="123.4 Mbit/s", timeout=60)
-        printed = capsys.readouterr().out.split("\n2 nodes on")[0]
+        options = {"racks": 2, "uplink": "50 Mbit/s", "wires": {2: "40.5 Mbit/s"}, "queue": 20_000}
+        with Testbed(2, "123.4 Mbit/s", **options) as racks:
+            run = run_ranks(2, f"../{name}", cwd=folder, network=racks, timeout=60)
+        printed = capsys.readouterr().out.split("\n2 nodes in")[0]
         program = shlex.quote(f"{os.path.relpath(paths.ROOT, folder)}/lab")  # the checkout's path may have spaces
         assert printed.startswith(f"{program} testbed --nodes 2 --rate ")
         # `lab` might set up this environment first; it then runs this program.
@@ -592,7 +594,7 @@ class TestNetwork:
         )
         assert typed.returncode == 0, typed.stderr
         assert {line for lines in run.lines for line in lines} <= set(typed.stdout.splitlines())  # no line is split
-        assert "2 nodes on wires of 123 Mbit/s" in typed.stdout
+        assert typed.stdout.startswith(f"{racks.topology}: a transfer reached ")
 
     def test_a_network_that_was_closed(self, script, wires):
         wires.close()

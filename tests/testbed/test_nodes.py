@@ -101,11 +101,11 @@ class TestWires:
         """A slow wire passes a burst after a pause; a much larger transfer takes its time."""
         wires, size = make(2, "20 Mbit/s"), 500_000
         measured, expected = wires.check
-        assert (wires.rate, expected) == (20e6, 20e6)
+        assert (wires.topology.rate, expected) == (20e6, 20e6)
         assert measured < 1.1 * expected
         began = time.monotonic()
         send(wires, 1, 2, size)
-        assert time.monotonic() - began > (size - wiring.SLOW_BURST_BYTES) * 8 / wires.rate
+        assert time.monotonic() - began > (size - wiring.SLOW_BURST_BYTES) * 8 / expected
 
     def test_a_rate_that_the_machine_cannot_carry_is_reported(self, make):
         assert make(2, "100 Gbit/s").warning.startswith("Warning: wires of 100 Gbit/s carry ")
@@ -133,7 +133,7 @@ class TestWires:
 class TestRacks:
     def test_traffic_between_racks_uses_the_uplinks_at_their_rate(self, make):
         wires, size = make(4, "1 Gbit/s", racks=2, uplink="20 Mbit/s"), 500_000
-        assert (wires.racks, wires.uplink) == (((1, 2), (3, 4)), 20e6)
+        assert (wires.topology.racks, wires.topology.uplink) == (((1, 2), (3, 4)), 20e6)
         at_switch = CONNECT.format(addresses=[(node.address, 9) for node in wires.nodes])
         assert python_on(wires, None, at_switch).split() == ["ECONNREFUSED"] * 4
 
@@ -145,7 +145,7 @@ class TestRacks:
         assert all(count - before[name] < 0.1 * size for name, count in sent().items())
         before, began = sent(), time.monotonic()
         send(wires, 1, 3, size)
-        assert time.monotonic() - began > (size - wiring.SLOW_BURST_BYTES) * 8 / wires.uplink
+        assert time.monotonic() - began > (size - wiring.SLOW_BURST_BYTES) * 8 / wires.topology.uplink
         since = {name: count - before[name] for name, count in sent().items()}
         assert size < since["up1"] < 1.1 * size
         assert size < since["down2"] < 1.1 * size
