@@ -195,10 +195,6 @@ def test_a_stranger_gets_nothing_through_the_owners_munged(machine):
     machine.try_all(machine.conf)
 
 
-def test_a_stranger_gets_nothing_from_the_controller_with_another_key(machine, munged):
-    machine.try_all(machine.conf.replace(f"{machine.folder}/munge.socket", str(munged)))
-
-
 def test_a_stranger_gets_nothing_without_credentials(machine):
     machine.try_all(machine.conf.replace("AuthType=auth/munge", "AuthType=auth/none"))
 
