@@ -32,6 +32,8 @@ def importable(folder: Path) -> Iterator[None]:
 def load(folder: Path, name: str) -> Mapping[str, Any]:
     """Import a folder's module afresh, with the folder's other modules that it imports, and return its names.
 
+    Modules of the same names that were imported from another folder are forgotten, too.
+
     Raises
     ------
     NotYet
@@ -40,7 +42,8 @@ def load(folder: Path, name: str) -> Mapping[str, Any]:
     inside = f"{folder.resolve()}/"
     for module_name, module in list(sys.modules.items()):
         places = [getattr(module, "__file__", None), *getattr(module, "__path__", ())]
-        if module_name == name or any(f"{place}/".startswith(inside) for place in places):
+        namesake = module_name.partition(".")[0] in name.split(".")
+        if namesake or any(f"{place}/".startswith(inside) for place in places):
             del sys.modules[module_name]
     importlib.invalidate_caches()
     with importable(folder):

@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -124,6 +125,14 @@ def test_a_file_that_cannot_be_imported_has_one_clear_line(check, text, message,
     out = capsys.readouterr().out
     assert message in out
     assert "Traceback" not in out
+
+
+def test_modules_of_another_folder_are_not_mistaken_for_this_ones(check, monkeypatch):
+    for name in ("checked.solution_plan", "plan"):  # imported from elsewhere, such as another lab's folder
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    write(shard=RIGHT["shard"], batches="digits")
+    assert check(1, "work/plan.py").__module__ == "plan"
+    assert published() == {"shard": "yours", "batches": "the kit's"}
 
 
 def test_another_path_is_refused(check):
