@@ -3,12 +3,10 @@
 import os
 import resource
 import sys
-from functools import partialmethod
 from pathlib import Path
 
 from jupyterhub.spawner import LocalProcessSpawner, SimpleLocalProcessSpawner
 from systemdspawner import SystemdSpawner
-from tornado.httpserver import HTTPServer
 
 from labkit.exercises import catalogue
 from labkit.system.addresses import in_url
@@ -22,8 +20,6 @@ assert hub
 token = (folder / settings.TOKEN).read_text(encoding="utf-8")
 
 START_TIMEOUT_S = 300
-MAX_BODY_BYTES = 1 << 16  # per request to JupyterHub itself; the largest is the login form
-SLOW_CLIENT_S = 120.0  # until a request must have arrived; Traefik closes idle connections after 90 s
 MAX_TASKS = max(2048, 64 * (os.cpu_count() or 1))  # per student: TensorFlow starts threads per CPU in every rank
 MAX_OPEN_FILES = 1 << 16
 
@@ -33,14 +29,6 @@ hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 resource.setrlimit(resource.RLIMIT_NOFILE, (min(MAX_OPEN_FILES, hard_limit), hard_limit))
 if hub.cpus:
     os.sched_setaffinity(0, hub.cpus)
-
-# Any account on this machine can connect to JupyterHub's port, and by default, a request may use 100 MB of memory.
-HTTPServer.initialize = partialmethod(  # type: ignore[assignment]  # JupyterHub does not pass these options
-    HTTPServer.initialize,
-    max_body_size=MAX_BODY_BYTES,
-    body_timeout=SLOW_CLIENT_S,
-    idle_connection_timeout=SLOW_CLIENT_S,
-)
 
 # JupyterHub listens on loopback, Traefik on the address that students open.
 c.JupyterHub.bind_url = f"http{'s' if hub.cert else ''}://{in_url(hub.address)}:{hub.port}"
