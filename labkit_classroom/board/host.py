@@ -84,7 +84,6 @@ def open_room(
     days: Sequence[Day],
     tls: tuple[Path, Path] | None,
     on_open: Callable[[Opened], None],
-    new_code: bool = False,
     people: int | None = None,
 ) -> None:
     """Serve the board until interrupted; an existing room resumes with all its data.
@@ -99,15 +98,11 @@ def open_room(
         The files with a certificate and its key.
     on_open : callable
         Called with the room's addresses and code.
-    new_code : bool
-        Whether to change the code; existing seats stay.
     people : int, optional
         The expected number; unchanged by default.
     """
     store = Store(FOLDER / FILE)
     try:
-        if new_code:
-            store.change_code()
         if days:
             store.change(plan=timetable.write(plan_of(days)))
         if people is not None:

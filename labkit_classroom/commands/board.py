@@ -27,7 +27,6 @@ def room_open(
     day: FirstDay = None,
     cert: Annotated[Path | None, typer.Option(help="a certificate, for https")] = None,
     key: Annotated[Path | None, typer.Option(help="and its key")] = None,
-    new_code: Annotated[bool, typer.Option("--new-code", help="change the code; existing seats stay")] = False,
     people: Annotated[
         int | None,
         typer.Option(help="number expected; until then, the wall shows how to join in large type", min=1),
@@ -51,7 +50,7 @@ def room_open(
             print("It listens on all addresses of this machine, on every network.")
         print("Ctrl-C stops the board and keeps the room; ./lab room close closes the room.", flush=True)
 
-    host.open_room(address, port, days=days, tls=tls, on_open=on_open, new_code=new_code, people=people)
+    host.open_room(address, port, days=days, tls=tls, on_open=on_open, people=people)
 
 
 def _show_addresses(opened: "host.Opened") -> None:

@@ -52,22 +52,20 @@ def agenda(
 def rehearse(
     route: RouteName = None,
     labs: Labs = None,
-    quick: Annotated[bool, typer.Option("--quick", help="run all cells once, on small inputs; store nothing")] = False,
 ) -> None:
     """Run a route's labs in full, and store their waiting times on this machine, for `./lab agenda`.
 
     It takes as long as a student waits, and prints an estimate first. Use the machine you will teach on, otherwise
-    idle; try --quick first. Each lab's waiting times are stored in `.lab/rehearsal.json` as soon as it has run, and its
-    results in `.lab/rehearsal/work/`: `./lab guide` and `./lab slides` show them.
+    idle. Each lab's waiting times are stored in `.lab/rehearsal.json` as soon as it has run, and its results in
+    `.lab/rehearsal/work/`: `./lab guide` and `./lab slides` show them.
     """
     from labkit_classroom.lecture import rehearsal
 
     chosen = f"--route {route}" if route else f"--labs {labs}"
     numbers = chosen_route(route, labs).labs
-    minutes = "up to a minute each" if quick else f"about {rehearsal.estimate(numbers):.0f} minutes"
-    print(f"{plural(len(numbers), 'lab')}, {'all cells once, on small inputs' if quick else 'in full'}: {minutes}")
-    rehearsal.run(numbers, lambda title, status: print(f"{title}: {status or 'running …'}", flush=True), quick)
-    print(f"Everything runs on this machine. Next: ./lab {'rehearse' if quick else 'agenda'} {chosen}")
+    print(f"{plural(len(numbers), 'lab')}, in full: about {rehearsal.estimate(numbers):.0f} minutes")
+    rehearsal.run(numbers, lambda title, status: print(f"{title}: {status or 'running …'}", flush=True))
+    print(f"Everything runs on this machine. Next: ./lab agenda {chosen}")
 
 
 @command(epilog="Example: `./lab guide --route day --start 9:00 --out guide.html`")

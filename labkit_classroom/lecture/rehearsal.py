@@ -1,10 +1,7 @@
 """Rehearsals: run labs in full on this machine, and store each section's waiting time."""
 
-import contextlib
 import json
-import tempfile
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from labkit.exercises import catalogue
@@ -18,7 +15,7 @@ FOLDER = paths.STATE / "rehearsal"  # the folder in which the labs run
 RESULTS = FOLDER / "work"  # their results
 
 
-def run(labs: Sequence[str], on_lab: Callable[[str, str], None], quick: bool = False) -> None:
+def run(labs: Sequence[str], on_lab: Callable[[str, str], None]) -> None:
     """Run labs in full; store their results, and each lab's waiting times as soon as it has run.
 
     Parameters
@@ -27,8 +24,6 @@ def run(labs: Sequence[str], on_lab: Callable[[str, str], None], quick: bool = F
         Their numbers.
     on_lab : callable
         Called with a lab's title and a status, "" when it begins.
-    quick : bool
-        Run them on small inputs, as tests do, and store nothing.
 
     Raises
     ------
@@ -36,19 +31,15 @@ def run(labs: Sequence[str], on_lab: Callable[[str, str], None], quick: bool = F
         If a lab fails.
     """
     with files.writing(FOLDER):
-        FOLDER.parent.mkdir(parents=True, exist_ok=True)
-        place = tempfile.TemporaryDirectory(dir=FOLDER.parent) if quick else contextlib.nullcontext(str(FOLDER))
-    with place as folder:
-        Path(folder).mkdir(exist_ok=True)
-        for number in labs:
-            lab = catalogue.find(number)
-            on_lab(lab.title, "")
-            executed = execution.execute(read(lab.solution), f"{lab.name}-rehearsal", cwd=Path(folder), QUICK=quick)
-            waited = notebooks.waited(executed)
-            on_lab(lab.title, f"waited {sum(waited.values()):.1f} minutes in total")
-            if not quick:
-                with locks.locked(FILE):
-                    files.write(FILE, json.dumps(_read() | {lab.number: waited}, indent=1))
+        FOLDER.mkdir(parents=True, exist_ok=True)
+    for number in labs:
+        lab = catalogue.find(number)
+        on_lab(lab.title, "")
+        executed = execution.execute(read(lab.solution), f"{lab.name}-rehearsal", cwd=FOLDER)
+        waited = notebooks.waited(executed)
+        on_lab(lab.title, f"waited {sum(waited.values()):.1f} minutes in total")
+        with locks.locked(FILE):
+            files.write(FILE, json.dumps(_read() | {lab.number: waited}, indent=1))
 
 
 def estimate(labs: Sequence[str]) -> float:

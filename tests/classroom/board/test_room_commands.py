@@ -89,12 +89,12 @@ class TestOpen:
         assert len(err) < 300
 
     def test_it_prints_addresses_and_whether_it_listens_everywhere(self, monkeypatch, capsys):
-        def open_room(address, port, days, tls, on_open, new_code, people) -> None:
-            assert (len(days), new_code, people) == (1, True, 20)
+        def open_room(address, port, days, tls, on_open, people) -> None:
+            assert (len(days), people) == (1, 20)
             on_open(host.Opened("http://192.0.2.1:8500", "K7Q2M9", "x"))
 
         monkeypatch.setattr(host, "open_room", open_room)
-        options = ["--address", "0", "--new-code", "--people", "20", "--route", "half", "--start", "13:30"]
+        options = ["--address", "0", "--people", "20", "--route", "half", "--start", "13:30"]
         code, printed, _ = run(capsys, "room", "open", *options)
         assert code == 0
         assert "on all addresses of this machine" in printed

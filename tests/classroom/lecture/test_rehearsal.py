@@ -16,15 +16,13 @@ WAITED = dict.fromkeys("123456", 0) | {"1": 1.5, "2": 2.0}  # in lab 00
 
 
 @pytest.fixture
-def runs(tmp_path, monkeypatch) -> list[tuple[str, Path, bool]]:
-    """Redirect rehearsals to the test's folder, and record each run: name, folder, whether it is small."""
-    runs: list[tuple[str, Path, bool]] = []
+def runs(tmp_path, monkeypatch) -> list[tuple[str, Path]]:
+    """Redirect rehearsals to the test's folder, and record each run: name, folder."""
+    runs: list[tuple[str, Path]] = []
 
-    def execute(notebook: NotebookNode, name: str, cwd: Path, QUICK: bool) -> NotebookNode:
+    def execute(notebook: NotebookNode, name: str, cwd: Path) -> NotebookNode:
         assert cwd.is_dir()
-        runs.append((name, cwd, QUICK))
-        (cwd / "work").mkdir(exist_ok=True)
-        (cwd / "work" / "results-00.json").write_text("small" if QUICK else "in full")
+        runs.append((name, cwd))
         return notebook
 
     monkeypatch.setattr(paths, "STATE", tmp_path)
@@ -35,45 +33,30 @@ def runs(tmp_path, monkeypatch) -> list[tuple[str, Path, bool]]:
     return runs
 
 
-def test_a_quick_rehearsal_runs_a_routes_labs_once_and_stores_nothing(runs, capsys, tmp_path):
-    assert run_lab("rehearse", "--route", "half", "--quick") == 0
-    assert [name[:2] for name, _, _ in runs] == ["00", "02", "07"]
-    assert all(quick for _, _, quick in runs)
-    assert list(tmp_path.iterdir()) == []
-    assert rehearsal.waits() == {}
+def test_a_route_runs_once_and_estimates_its_time_from_the_plan_or_the_previous_one(runs, capsys, tmp_path):
+    planned = sum(section.wait for section in catalogue.find("00").sections)
+    assert run_lab("rehearse", "--labs", "00,02") == 0
+    assert runs == [(f"{catalogue.find(lab).name}-rehearsal", tmp_path / "rehearsal") for lab in ("00", "02")]
     output = capsys.readouterr().out
-    assert output.startswith("3 labs, all cells once, on small inputs")
-    assert output.endswith("Everything runs on this machine. Next: ./lab rehearse --route half\n")
-
-
-def test_a_quick_rehearsal_does_not_touch_results_of_a_full_one(runs, tmp_path):
+    assert output.startswith("2 labs, in full: about ")
+    assert output.endswith("Everything runs on this machine. Next: ./lab agenda --labs 00,02\n")
+    rehearsal.FILE.unlink()
     run_lab("rehearse", "--labs", "00")
-    stored = {file: file.read_text() for file in tmp_path.rglob("*.json")}
-    assert stored[tmp_path / "rehearsal" / "work" / "results-00.json"] == "in full"
-    run_lab("rehearse", "--labs", "00", "--quick")
-    assert {file: file.read_text() for file in tmp_path.rglob("*.json")} == stored
+    assert f"1 lab, in full: about {planned:.0f} minutes" in capsys.readouterr().out
+    run_lab("rehearse", "--labs", "00")
+    assert "1 lab, in full: about 4 minutes" in capsys.readouterr().out
 
 
-def test_a_failing_quick_rehearsal_is_reported_and_stores_nothing(runs, monkeypatch, capsys, tmp_path):
-    def execute(notebook: NotebookNode, name: str, cwd: Path, **parameters: object) -> None:
-        (cwd / "work").mkdir()
+def test_a_failing_lab_is_reported_and_its_waits_are_not_stored(runs, monkeypatch, capsys):
+    def execute(notebook: NotebookNode, name: str, cwd: Path) -> None:
         raise LabError(f"{name}: cell 3 failed")
 
     monkeypatch.setattr(execution, "execute", execute)
-    assert run_lab("rehearse", "--labs", "00", "--quick") == 2
+    assert run_lab("rehearse", "--labs", "00") == 2
     output = capsys.readouterr()
     assert "cell 3 failed" in output.err
     assert "runs on this machine" not in output.out
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_full_rehearsal_estimates_its_time_from_the_plan_or_the_previous_one(runs, capsys):
-    planned = sum(section.wait for section in catalogue.find("00").sections)
-    run_lab("rehearse", "--labs", "00")
-    assert f"1 lab, in full: about {planned:.0f} minutes" in capsys.readouterr().out
-    assert [quick for _, _, quick in runs] == [False]
-    run_lab("rehearse", "--labs", "00")
-    assert "1 lab, in full: about 4 minutes" in capsys.readouterr().out
+    assert rehearsal.waits() == {}
 
 
 def test_stored_waits_are_used_until_the_labs_sections_change(runs):
