@@ -21,8 +21,7 @@ CONFIG = (
     "compare alternately, by comma-separated names: eigen (oneDNN off), onednn (what pip installs), torch (PyTorch), "
     "each with any of these suffixes, in this order: "
     "-compile (torch), -threads (one per core, one operation at a time), -intel (torch, on Intel's OpenMP instead of "
-    "GNU's), -spin or -sleep (torch, waiting threads), -bf16, -xla (TensorFlow), -huge (2 MB pages), "
-    "-interleave (over NUMA nodes); or all, from default to fast"
+    "GNU's), -sleep (torch, waiting threads), -bf16 and -huge (2 MB pages); or all, from default to fast"
 )
 _TENSORFLOW_ONLY = "optimizer", "variable_update", "xla_compile", "mkl"
 

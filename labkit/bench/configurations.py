@@ -3,7 +3,6 @@
 import json
 import math
 import platform
-import shutil
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
@@ -40,7 +39,7 @@ _CLEARED = (
 )
 PYTORCH, COMPILED = "--framework=pytorch", "--torch_compile"
 # The suffixes of configuration names, in the order in which they are written.
-SUFFIXES = "compile", "threads", "intel", "spin", "sleep", "bf16", "xla", "huge", "interleave"
+SUFFIXES = "compile", "threads", "intel", "sleep", "bf16", "huge"
 # The configurations of --config all, from default to fast.
 LADDER = (
     *("eigen", "onednn", "onednn-threads", "onednn-threads-bf16", "onednn-threads-bf16-huge"),
@@ -58,17 +57,14 @@ class Configuration:
         Environment variables; values are converted to text.
     flags : tuple of str
         Flags of `python -m labkit.bench`.
-    prefix : tuple of str
-        A command to run it under.
     """
 
     env: Mapping[str, object] = field(default_factory=dict)
     flags: tuple[str, ...] = ()
-    prefix: tuple[str, ...] = ()
 
     def __add__(self, other: "Configuration") -> "Configuration":
         """Return a configuration with the settings of both."""
-        return Configuration({**self.env, **other.env}, self.flags + other.flags, other.prefix + self.prefix)
+        return Configuration({**self.env, **other.env}, self.flags + other.flags)
 
     @property
     def missing(self) -> str:
@@ -83,8 +79,6 @@ class Configuration:
             return f"for torch.compile, {why}"
         if HUGE_PAGES.items() <= self.env.items() and (why := huge_pages_problem()):
             return why
-        if self.prefix and shutil.which(self.prefix[0]) is None:
-            return f"{self.prefix[0]} is not installed: sudo apt-get install {self.prefix[0]}"
         return ""
 
 
@@ -95,7 +89,7 @@ def known(machine: Machine | None = None) -> dict[str, Configuration]:
     `SUFFIXES`, such as `onednn-threads-bf16-huge`.
 
     PyTorch's threads are OpenMP's: `-threads` sets their number. PyTorch ships GNU's OpenMP; `-intel` preloads Intel's,
-    as PyTorch's launcher, `python -m torch.backends.xeon.run_cpu`, does if it is installed. `-spin` and `-sleep` set
+    as PyTorch's launcher, `python -m torch.backends.xeon.run_cpu`, does if it is installed. `-sleep` sets
     OMP_WAIT_POLICY, which both read. Without it, a waiting thread of GNU's OpenMP spins for a few milliseconds, and one
     of Intel's for 200 ms.
     """
@@ -103,18 +97,15 @@ def known(machine: Machine | None = None) -> dict[str, Configuration]:
     common = {
         "bf16": Configuration(flags=("--use_fp16",)),
         "huge": Configuration(HUGE_PAGES),
-        "interleave": Configuration(prefix=("numactl", "--interleave=all")),
     }
     tensorflow = common | {
         # A network's layers wait for each other: one operation at a time, with all cores.
         "threads": Configuration(flags=(f"--num_intra_threads={cores}", "--num_inter_threads=1")),
-        "xla": Configuration(flags=("--xla_compile",)),
     }
     pytorch = common | {
         "compile": Configuration(flags=(COMPILED,)),
         "threads": Configuration({"OMP_NUM_THREADS": cores}),
         "intel": Configuration({"LD_PRELOAD": torch_ranks.packages() / "lib/libiomp5.so"}),
-        "spin": Configuration({"OMP_WAIT_POLICY": "active"}),
         "sleep": Configuration({"OMP_WAIT_POLICY": "passive"}),
     }
     added = {"eigen": tensorflow, "onednn": tensorflow, "torch": pytorch}
@@ -127,7 +118,7 @@ def known(machine: Machine | None = None) -> dict[str, Configuration]:
         configurations |= {
             f"{name}-{suffix}": base + more
             for name, base in configurations.items()
-            if (more := added[name.partition("-")[0]].get(suffix)) and (name[-5:], suffix) != ("-spin", "sleep")
+            if (more := added[name.partition("-")[0]].get(suffix))
         }
     return configurations
 
@@ -231,8 +222,7 @@ def choose(names: Sequence[str]) -> dict[str, Configuration]:
         bases = ", ".join(name for name in configurations if "-" not in name)
         raise LabError(
             f"there is no configuration {unknown[0]!r}: choose from {bases}, each with any suffixes in this order: "
-            f"{', '.join(f'-{suffix}' for suffix in SUFFIXES)} (-compile, -intel, -spin and -sleep only for torch, "
-            "-xla not)."
+            f"{', '.join(f'-{suffix}' for suffix in SUFFIXES)} (-compile, -intel and -sleep only for torch)."
         )
     return {name: configurations[name] for name in names}
 
@@ -259,9 +249,8 @@ def run(configuration: Configuration, *flags: object) -> tuple[str, ...]:
     LabError
         When it fails, with its last lines, or times out.
     """
-    command = [*configuration.prefix, sys.executable, "-m", "labkit.bench"]
     done = processes.run(
-        [*command, *configuration.flags, *map(str, flags)],
+        [sys.executable, "-m", "labkit.bench", *configuration.flags, *map(str, flags)],
         env=dict.fromkeys(_CLEARED) | dict(configuration.env),
         timeout=TIME_LIMIT_S,
     )

@@ -127,7 +127,7 @@ print(json.dumps([step(images, labels).item() for _ in range(4)]))
     ("name", "library", "settings", "policy"),
     [
         ("torch-sleep", "libgomp", {"OMP_DISPLAY_ENV": "verbose"}, "GOMP_SPINCOUNT = '0'"),
-        ("torch-intel-spin", "libiomp5", {"KMP_SETTINGS": 1}, "KMP_LIBRARY=turnaround"),
+        ("torch-intel-sleep", "libiomp5", {"KMP_SETTINGS": 1}, "KMP_BLOCKTIME=0"),
     ],
 )
 def test_a_configuration_names_its_openmp_and_sets_whether_threads_spin(name, library, settings, policy):
