@@ -30,7 +30,7 @@ def up(
     cores, address = usable_machine().usable_cores, supervisor.address()
     print(f"Slurm is up; only you can use it. Nodes: {slurm.nodes}, cores per node: {slurm.cpus_per_node}.")
     if slurm.network:
-        print("\n".join(filter(None, [slurm.network, slurm.warning])))
+        print(slurm.network)
         print("Start MPI programs with srun, or with mpirun inside a job.")
     if nodes > cores:
         print(f"The nodes share cores: this machine has only {cores}.")

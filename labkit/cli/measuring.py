@@ -123,6 +123,6 @@ def run_on_testbed(
             raise LabError(f"--wire must be like '3=50 Mbit/s', a node and the rate of its wire, not {text!r}.")
         others[int(node)] = other
     with Testbed(nodes, rate, racks=racks, uplink=uplink, wires=others, queue=queue) as wires:
-        print("\n".join(filter(None, [str(wires), wires.warning])), flush=True)
+        print(wires, flush=True)
         status = command.run(wires, argv)
     raise SystemExit(status)

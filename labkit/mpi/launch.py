@@ -125,8 +125,7 @@ def run_ranks(
         pipes = until_over.enter_context(files.temporary_folder())
         library = loopback.library(pipes) if planned.local and not testbed else None
         is_open = planned.local and not testbed and not library and is_new(loopback.OPEN_PORT_WARNING)
-        warnings = (planned.warning, testbed.warning if testbed else "", loopback.OPEN_PORT_WARNING * is_open)
-        warning = "\n".join(filter(None, warnings))
+        warning = "\n".join(filter(None, [planned.warning, loopback.OPEN_PORT_WARNING * is_open]))
         if show:
             command = planned.command if is_new(planned.options) else planned.short_command
             print("\n".join(filter(None, [command, network_line, warning])), flush=True)

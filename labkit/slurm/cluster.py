@@ -56,8 +56,6 @@ class Slurm:
         The parent process of the small one's jobs; 0 for a real cluster.
     network : str
         The wires between the small one's nodes, with their measured rate; empty if nodes share this machine's loopback.
-    warning : str
-        The reason why these wires may be slower than their nominal rate, or empty.
     """
 
     kind: Literal["real", "own"]
@@ -66,7 +64,6 @@ class Slurm:
     variables: Mapping[str, str]
     supervisor_pid: int = 0
     network: str = ""
-    warning: str = ""
 
     def missing(self) -> str:
         """Return one line on the small one's first missing part; empty if it is complete, or if the cluster is real."""
@@ -87,7 +84,7 @@ class Status(NamedTuple):
     broken : tuple of str
         The processes that should be running and have ended, with the last lines of their logs.
     network : str
-        The wires, with their measured rate and a warning if it is low; empty without wires.
+        The wires, with their measured rate; empty without wires.
     """
 
     folder: Path
@@ -141,11 +138,6 @@ def obstacle() -> str:
         return (
             "this machine has only a loopback address, so Slurm cannot resolve its own name. Join a network, or as "
             "root: `ip addr add 192.0.2.1/32 dev lo`, an address reserved for examples"
-        )
-    if _user(os.geteuid()) == str(os.geteuid()):
-        return (
-            f"this user, number {os.geteuid()}, has no name, and Slurm needs one. As root: "
-            f"`useradd --uid {os.geteuid()} NAME`; in a container, run as a user with a name"
         )
     return ""
 
@@ -207,9 +199,9 @@ class Cluster:
         if not folder or _broken(folder):
             return None
         nodes, cpus = map(int, (folder / "up").read_text(encoding="utf-8").split())
-        _, network, warning = _network(folder)
-        pid = _supervisor_pid(folder) or 0
-        return Slurm("own", nodes, cpus, supervisor.variables(folder), pid, network, warning)
+        return Slurm(
+            "own", nodes, cpus, supervisor.variables(folder), _supervisor_pid(folder) or 0, _network(folder)[1]
+        )
 
     def status(self) -> Status | None:
         """Return its state, or None if it was not started."""
@@ -224,7 +216,7 @@ class Cluster:
             supervisor.query(command, environ=supervisor.environ(folder)) or "no answer"
             for command in ("sinfo", "squeue")
         )
-        return Status(folder, nodes, jobs, (), "\n".join(filter(None, _network(folder)[1:])))
+        return Status(folder, nodes, jobs, (), _network(folder)[1])
 
     def down(self) -> bool:
         """End it and its jobs, which get SIGTERM and some seconds to save; return whether there was one."""
@@ -348,13 +340,13 @@ def _broken(folder: Path) -> tuple[str, ...]:
         return ()
 
 
-def _network(folder: Path) -> tuple[str, str, str]:
-    """Return the requested rate of its wires, a description with the measured rate, and a warning; else empty."""
+def _network(folder: Path) -> tuple[str, str]:
+    """Return the requested rate of its wires, and a description with the measured rate; else empty."""
     try:
-        rate, network, warning = (folder / supervisor.NETWORK_FILE).read_text(encoding="utf-8").split("\n")
+        rate, network = (folder / supervisor.NETWORK_FILE).read_text(encoding="utf-8").split("\n")
     except FileNotFoundError:
-        return "", "", ""
-    return rate, network, warning
+        return "", ""
+    return rate, network
 
 
 def _supervisor_pid(folder: Path) -> int | None:

@@ -46,7 +46,7 @@ TMP = Path("/tmp")  # the folder of the folders that hold a small Slurm
 CONF = "slurm.conf"
 COMMANDS_FOLDER = "bin"  # in the folder, on a testbed: wrappers of Slurm's commands
 COMMANDS = ("salloc", "sattach", "sbatch", "scancel", "scontrol", "sinfo", "squeue", "srun")
-NETWORK_FILE = "network"  # a file in the folder: the requested rate, the measured one in words, a warning
+NETWORK_FILE = "network"  # a file in the folder: the requested rate, and the measured one in words
 # Listen only at the address of this machine's name: on most machines, loopback.
 OWN_ADDRESS_ALONE = "CommunicationParameters=NoCtldInAddrAny,NoInAddrAny"
 CONTROLLER_PORT, NODE_PORT = 6817, 6818  # Slurm's default ports: on a testbed, they are free
@@ -150,7 +150,7 @@ class Supervisor:
         testbed = Testbed(self.nodes, self.rate)
         self.holders = {process.pid for process in self.children()}
         self.testbed = testbed  # from now on, `end` closes it
-        (self.folder / NETWORK_FILE).write_text("\n".join([self.rate, str(testbed), testbed.warning]), encoding="utf-8")
+        (self.folder / NETWORK_FILE).write_text(f"{self.rate}\n{testbed}", encoding="utf-8")
         self.write_commands(testbed.enter())
         return testbed
 

@@ -182,15 +182,11 @@ class Shell:
         LabError
             If they have ended.
         """
-        self.check(pid)
-        user = ["-U", "--preserve-credentials"] if self.rootless else []
-        return ["nsenter", "-t", str(pid or self.pid), *user, "-n", "-i", "-u"]
-
-    def check(self, pid: int | None = None) -> None:
-        """Raise LabError if the namespaces, or those of a spawned process, have ended."""
+        pid = pid or self.pid
         with contextlib.suppress(OSError):
-            if Path(f"/proc/{pid or self.pid}/ns/net").stat().st_ino in self._networks:
-                return
+            if Path(f"/proc/{pid}/ns/net").stat().st_ino in self._networks:
+                user = ["-U", "--preserve-credentials"] if self.rootless else []
+                return ["nsenter", "-t", str(pid), *user, "-n", "-i", "-u"]
         raise LabError(ENDED)
 
     def close(self) -> None:

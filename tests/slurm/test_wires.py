@@ -20,7 +20,6 @@ from labkit.slurm import supervisor
 from labkit.slurm.cluster import Cluster
 from labkit.system import processes
 from labkit.system.errors import LabError
-from labkit.testbed import obstacle
 
 PYTHON = shlex.quote(sys.executable)  # the checkout's path may have spaces
 MPIRUN = shlex.quote(str(Path(sys.executable).with_name("mpirun")))
@@ -28,14 +27,11 @@ RATE = "100 Mbit/s"
 PAYLOAD = 1_000_000  # bytes that each of two ranks sends to the other
 
 
-@pytest.fixture(scope="module")
-def wires_can_be_made(slurm_is_installed):
-    if reason := obstacle():
-        pytest.skip(f"no network: {reason}")
+pytestmark = pytest.mark.usefixtures("slurm_is_installed", "wires_can_be_made")
 
 
 @pytest.fixture(scope="module")
-def wired(wires_can_be_made, tmp_path_factory):
+def wired(slurm_is_installed, wires_can_be_made, tmp_path_factory):
     """Yield a cluster of 2 nodes with wires."""
     cluster = Cluster(tmp_path_factory.mktemp("wired") / "cluster")
     cluster.up(2, until=os.getpid(), network=RATE)
@@ -44,7 +40,7 @@ def wired(wires_can_be_made, tmp_path_factory):
 
 
 @pytest.fixture
-def another(slurm_is_installed, tmp_path):
+def another(tmp_path):
     """Yield a cluster that is not up; end it after the test."""
     cluster = Cluster(tmp_path / "cluster")
     yield cluster
@@ -100,7 +96,7 @@ def test_srun_and_salloc_outside_start_programs_on_the_nodes(shell, tmp_path):
 def test_it_reports_both_rates_and_up_again_changes_nothing(wired):
     slurm = wired.slurm()
     assert slurm.network.startswith("2 nodes on wires of 100 Mbit/s: a transfer reached ")
-    assert slurm.network.endswith("%")
+    assert "%" in slurm.network
     assert slurm.network in wired.status().network
     assert wired.up(2, network="0.1 gbit") == wired.up(2, network=1e8) == slurm
     message = r"^a cluster of 2 nodes with wires of 100 Mbit/s is up: .*\./lab cluster down$"
@@ -143,13 +139,13 @@ def gone(cluster: Cluster, folder: Path, namespaces: set[int]) -> bool:
     return not (cluster.link.is_symlink() or folder.exists() or in_them or known)
 
 
-def test_down_leaves_no_process_and_no_namespace(wires_can_be_made, another, tmp_path):
+def test_down_leaves_no_process_and_no_namespace(another, tmp_path):
     folder, namespaces = start_with_a_job(another, tmp_path)
     assert another.down()
     assert gone(another, folder, namespaces)
 
 
-def test_a_killed_controller_and_a_killed_supervisor(wires_can_be_made, another, tmp_path):
+def test_a_killed_controller_and_a_killed_supervisor(another, tmp_path):
     folder, namespaces = start_with_a_job(another, tmp_path)
     supervisor_process = psutil.Process(another.slurm().supervisor_pid)
     next(process for process in supervisor_process.children() if process.name() == "slurmctld").kill()
@@ -163,7 +159,7 @@ def test_a_killed_controller_and_a_killed_supervisor(wires_can_be_made, another,
 
 
 @pytest.mark.slow
-def test_it_needs_no_root(wires_can_be_made, two_users_can_be_made):
+def test_it_needs_no_root(two_users_can_be_made):
     nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all"]
     with tempfile.TemporaryDirectory(prefix="labkit-", dir="/tmp") as name:
         os.chown(name, 65534, 65534)
