@@ -15,8 +15,7 @@ from labkit_author import pack
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not shutil.which("git"), reason="building a pack needs git")]
 
 
-@pytest.fixture
-def stubbed(monkeypatch, tmp_path):
+def stub(patch, folder):
     """Stub the set-up for the pack, and pretend that all files are committed."""
 
     def set_up(kit, with_python):
@@ -26,16 +25,29 @@ def stubbed(monkeypatch, tmp_path):
             (kit / ".lab" / name).chmod(0o755)
 
     real = pack._run
-    monkeypatch.setattr(pack, "_run", lambda *command: () if "status" in command else real(*command))
-    monkeypatch.setattr(pack, "_set_up", set_up)
-    monkeypatch.setattr(pack, "BUILD", tmp_path / "build")
+    patch.setattr(pack, "_run", lambda *command: () if "status" in command else real(*command))
+    patch.setattr(pack, "_set_up", set_up)
+    patch.setattr(pack, "BUILD", folder / "build")
 
 
 @pytest.fixture
-def packed(stubbed, tmp_path):
+def stubbed(monkeypatch, tmp_path):
+    stub(monkeypatch, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("made")
+    with pytest.MonkeyPatch.context() as patch:
+        stub(patch, folder)
+        pack.make(folder / "pack")
+    return folder / "pack"
+
+
+@pytest.fixture
+def packed(made, tmp_path):
     """A pack on a USB stick."""
-    pack.make(tmp_path / "a stick")
-    return tmp_path / "a stick"
+    return shutil.copytree(made, tmp_path / "a stick")
 
 
 @pytest.fixture
@@ -150,7 +162,7 @@ def test_python_can_be_left_out(stubbed, tmp_path):
         assert ".lab/pythons/cpython-3.11" not in packages.getnames()
 
 
-def test_an_unfinished_pack_has_no_checksums(packed, monkeypatch, capsys):
+def test_an_unfinished_pack_has_no_checksums(packed, stubbed, monkeypatch, capsys):
     monkeypatch.setattr(pack, "_set_up", lambda *_: (_ for _ in ()).throw(pack.LabError("the set-up failed.")))
     assert_one_line(make(monkeypatch, capsys, packed), "the set-up failed")
     assert not (packed / pack.SUMS).exists()
