@@ -13,11 +13,11 @@ import typer.main
 
 from labkit import cli
 from labkit.bench import configurations
-from labkit.data import mnist, synthetic
+from labkit.data import mnist
 from labkit.doctor import checks
 from labkit.report import page
 from labkit.slurm import cluster, supervisor
-from labkit.system import errors, paths
+from labkit.system import errors
 
 LAB = (sys.executable, "-c", "from labkit.cli import main; main()")
 
@@ -122,21 +122,6 @@ def test_writing_output_to_a_full_disk_is_reported_in_one_line():
 def own_environment(monkeypatch):
     """Restore the environment variables after the test."""
     monkeypatch.setattr(os, "environ", os.environ.copy())
-
-
-@pytest.mark.parametrize(("new", "verb"), [(True, "wrote"), (False, "already there:")])
-@pytest.mark.usefixtures("own_environment")
-def test_tfrecords_prints_what_it_wrote_and_the_next_command(monkeypatch, capsys, tmp_path, new, verb):
-    calls = []
-    monkeypatch.setattr(synthetic, "write", lambda *args, seed: calls.append((*args, seed)) or new)
-    folder = tmp_path / "set"
-    assert run(monkeypatch, "data", "tfrecords", str(folder), "--train", "1200", "--size", "32", "--seed", "7") == 0
-    assert run(monkeypatch, "data", "tfrecords") == 0
-    assert calls == [(folder, 1200, 500, 32, 7), (paths.DATA / "synthetic", 2000, 500, 64, 0)]
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == f"{verb} 1,200 training and 500 validation images in {folder}"
-    assert lines[1] == "Next: ./lab start 08"
-    assert lines[2].endswith("images in data/synthetic")
 
 
 def test_bench_divides_the_steps_between_rounds_and_reports_missing_configurations(monkeypatch, capsys, tmp_path):
