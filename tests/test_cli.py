@@ -220,14 +220,11 @@ def test_help_lists_the_commands_for_students_and_help_all_the_rest(monkeypatch,
     assert capsys.readouterr().out == short
 
 
-def test_completion_is_set_up_for_the_shell_that_asks():
+def test_completion_is_set_up_for_the_shell_that_asks_and_the_tab_key_completes_all_commands():
     from_bash = ["bash", "-c", '"$@"; exit $?', "bash"]  # these tests may run without a shell, as from cron
     asked = subprocess.run([*from_bash, *LAB, "--show-completion"], capture_output=True, text=True)
     assert (asked.returncode, asked.stderr) == (0, "")
     assert "complete -o default -F _lab_completion lab" in asked.stdout
-
-
-def test_the_tab_key_completes_all_commands():
     request = {"_LAB_COMPLETE": "complete_bash", "COMP_WORDS": "lab ", "COMP_CWORD": "1"}
     completions = subprocess.run(LAB, capture_output=True, text=True, env=os.environ | request).stdout.split()
     assert {"start", "hub", "roofline"} <= set(completions)

@@ -7,11 +7,9 @@ import pytest
 from labkit.system import addresses
 
 
-def test_the_machine_address_is_one_of_this_machines():
+def test_the_machine_address_is_one_of_this_machines_and_loopback_without_a_network(monkeypatch):
     addresses.listen(addresses.machine_address()).close()
 
-
-def test_without_a_network_the_machine_address_is_loopback(monkeypatch):
     def unreachable(*_: object) -> None:
         raise OSError("Network is unreachable")
 

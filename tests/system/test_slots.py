@@ -129,13 +129,6 @@ def test_an_interrupt_releases_the_slot(one_slot):
     assert os.sched_getaffinity(0) == ALL_CPUS
 
 
-def test_a_machine_without_slots_is_used_as_it_is(monkeypatch):
-    monkeypatch.delenv(cores.SLOTS_VARIABLE, raising=False)
-    with cores.reserve():
-        assert cores.SLOT_VARIABLE not in os.environ
-        assert os.sched_getaffinity(0) == ALL_CPUS
-
-
 def test_wrong_slots_and_unusable_cpus_are_one_line_errors(one_slot, monkeypatch):
     monkeypatch.setenv(cores.SLOTS_VARIABLE, "/var/slots")
     with pytest.raises(LabError, match=r"unusable"), load.watch():

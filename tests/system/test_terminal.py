@@ -2,6 +2,7 @@
 
 import io
 
+import pytest
 from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
@@ -47,28 +48,18 @@ def test_a_table_has_no_rules_and_columns_two_spaces_apart():
     assert [line.rstrip() for line in out.getvalue().splitlines()] == ["name     images/s", "default      1.50"]
 
 
-def test_in_a_notebook_each_line_is_printed(monkeypatch, capsys):
-    monkeypatch.setattr("rich.console.Console", lambda stderr: Console(stderr=stderr, force_jupyter=True))
-    with terminal.progress("Starting …") as tell:
-        tell("Measuring …")
-    assert capsys.readouterr().out == "Measuring …\n"
-
-
-def test_nothing_is_shown_in_a_pipe(capsys):
-    with terminal.progress("Starting …") as tell:
-        tell("Measuring …")
-    assert capsys.readouterr() == ("", "")
-
-
-def test_in_a_terminal_a_line_is_shown_and_removed(monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("options", "out"), [({"force_jupyter": True}, "Measuring …\n"), ({"force_terminal": True}, ""), ({}, "")]
+)
+def test_progress_is_printed_in_a_notebook_shown_in_a_terminal_and_hidden_in_a_pipe(monkeypatch, capsys, options, out):
     monkeypatch.setenv("TERM", "xterm")  # a "dumb" one can't erase
-    monkeypatch.setattr("rich.console.Console", lambda stderr: Console(stderr=stderr, force_terminal=True))
+    monkeypatch.setattr("rich.console.Console", lambda stderr: Console(stderr=stderr, **options))
     with terminal.progress("Starting …") as tell:
         tell("Measuring …")
     printed = capsys.readouterr()
-    assert printed.out == ""
-    assert "Measuring …" in printed.err
-    assert printed.err.endswith("\x1b[2K")
+    assert printed.out == out
+    assert ("Measuring …" in printed.err) == ("force_terminal" in options)
+    assert not printed.err or printed.err.endswith("\x1b[2K")
 
 
 def test_the_same_warning_is_printed_once(tmp_path, capsys):
