@@ -95,16 +95,10 @@ def test_copy_without_a_record_counts_as_edited(kit, damage):
     assert working_copies.copy_path(lab_of(), kit).read_text() == before
 
 
-def test_links_to_the_glossary_lead_to_its_copy(kit):
+def test_copy_links_to_the_copied_glossary_and_names_the_labs_kernel_and_no_language(kit):
+    """Otherwise a server would silently use its `python3`, or its only kernel for the language."""
     working_copies.GLOSSARY.parent.mkdir()
     working_copies.GLOSSARY.write_text("# Glossary\n\n## rank\n")
-    working_copies.update(kit)
-    assert "(glossary.md#rank)" in working_copies.copy_path(lab_of(), kit).read_text()
-    assert (kit / "glossary.md").read_text() == working_copies.GLOSSARY.read_text()
-
-
-def test_copy_names_the_labs_kernel_and_no_language(kit):
-    """Otherwise a server would silently use its `python3`, or its only kernel for the language."""
     notebook = kit.parent / "notebooks" / f"{LABS[0]}.ipynb"
     content = json.loads(notebook.read_text())
     content["metadata"] = {"kernelspec": {"name": "python3"}, "language_info": {"name": "python"}, "title": "é"}
@@ -112,6 +106,8 @@ def test_copy_names_the_labs_kernel_and_no_language(kit):
     working_copies.update(kit)
     copy = nbformat.read(working_copies.copy_path(lab_of(), kit), as_version=4)
     assert copy.metadata == {"kernelspec": kernels.KERNEL, "title": "é"}
+    assert "(glossary.md#rank)" in working_copies.copy_path(lab_of(), kit).read_text()
+    assert (kit / "glossary.md").read_text() == working_copies.GLOSSARY.read_text()
 
 
 def test_only_selected_labs_are_copied_and_existing_copies_are_updated(kit):

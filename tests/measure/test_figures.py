@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from labkit.measure import Measured, Source
-from labkit.measure.figures import summarize, with_unit
+from labkit.measure.figures import summarize
 
 
 @pytest.mark.parametrize(
@@ -38,10 +38,6 @@ def test_figures_that_are_not_finite_have_no_numbers():
     assert Measured(math.nan, unit="s").numbers() is None
     assert Measured(math.inf, unit="s").numbers() is None
     assert Measured(1, 0.5, math.inf).numbers() == {"value": 1, "interval": None, "unit": ""}
-
-
-def test_a_unit_follows_its_number():
-    assert [with_unit("3", unit) for unit in ("×", "%", "ms", "")] == ["3×", "3%", "3 ms", "3"]
 
 
 def test_a_figure_is_the_median_of_its_rounds_with_three_significant_digits():

@@ -30,15 +30,12 @@ def message_of(answer, *args, **kwargs) -> str:
     return str(error.value)
 
 
-def test_message_has_error_then_students_line_then_call():
+def test_message_has_error_then_students_line_also_of_a_nested_function_then_call():
     answer = define("def half(x):\n    y = x / 2\n    return y.missing\n")
     assert message_of(answer, 4) == (
         "AttributeError: 'float' object has no attribute 'missing', in line 3: \"return y.missing\". "
         "The check called half(4)."
     )
-
-
-def test_line_of_a_nested_function_is_reported():
     answer = define("def outer(x):\n    def inner(y):\n        return y[0]\n    return inner(x)\n")
     assert 'in line 3: "return y[0]"' in message_of(answer, 1)
 
@@ -81,10 +78,7 @@ def test_changed_argument_is_reported_and_the_original_is_unchanged(original, ch
         call(define(f"def spoil(argument):\n    {change}\n    return argument\n"), original)
     assert mistake.value.hint.startswith("Work on a copy")
     assert repr(original) == before
-
-
-def test_arrays_with_nan_count_as_unchanged():
-    call(lambda x: x + 1, np.array([math.nan, 1.0]))
+    call(lambda x: x + 1, np.array([math.nan, 1.0]))  # nan counts as unchanged
 
 
 # Things that a function must not do to the checks

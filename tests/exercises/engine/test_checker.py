@@ -88,16 +88,10 @@ def test_each_new_wrong_answer_gets_a_hint_except_the_last(check, capsys):
     assert hints_of(capsys.readouterr().out) == ["Hint 1 of 3: think", "Hint 2 of 3: twice", LAST, LAST]
 
 
-def test_same_answer_gets_same_hint(check, capsys):
-    for _ in range(3):
-        check(1, lambda x: x)
-    assert hints_of(capsys.readouterr().out) == ["Hint 1 of 3: think"] * 3
-
-
-def test_answer_that_raises_gets_no_hint(check, capsys):
-    for answer in (lambda x: missing, lambda x: x.missing, lambda x: x):  # noqa: F821
+def test_same_answer_gets_same_hint_and_one_that_raises_none(check, capsys):
+    for answer in (lambda x: missing, lambda x: x.missing, *[lambda x: x] * 3):  # noqa: F821
         check(1, answer)
-    assert hints_of(capsys.readouterr().out) == ["Hint 1 of 3: think"]
+    assert hints_of(capsys.readouterr().out) == ["Hint 1 of 3: think"] * 3
 
 
 def test_script_is_a_new_answer_only_when_its_text_changes(tmp_path, write_source, monkeypatch, capsys):
@@ -209,14 +203,11 @@ def test_wrong_script_is_not_yet(check, tmp_path, capsys, text, message):
     assert message in out
 
 
-def test_script_that_passes_is_returned(check, tmp_path):
-    (tmp_path / "work" / "two.py").write_text("print(1 + 1)")
-    assert check(2, "work/two.py") == "work/two.py"
-
-
-def test_missing_script_is_reported_with_the_cell_to_run(check, capsys):
+def test_missing_script_is_reported_with_the_cell_to_run_and_one_that_passes_is_returned(check, tmp_path, capsys):
     check(2, "work/two.py")
     assert "run the cell that writes it" in capsys.readouterr().out
+    (tmp_path / "work" / "two.py").write_text("print(1 + 1)")
+    assert check(2, "work/two.py") == "work/two.py"
 
 
 CATCHES_ALL = """while waits:
@@ -226,26 +217,22 @@ CATCHES_ALL = """while waits:
             pass"""
 
 
-def test_interrupt_is_not_swallowed(check):
-    def endless(x):
-        signal.raise_signal(signal.SIGINT)  # as from Jupyter's button: the main thread gets it
-        threading.Event().wait()
-
-    with pytest.raises(KeyboardInterrupt):
-        check(1, endless)
-
-
-def test_interrupt_ends_an_endless_loop(check):
+def test_interrupt_is_not_swallowed_and_ends_an_endless_loop(check):
     threads = []
 
     def endless(x):
         threads.append(threading.current_thread())
-        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)  # as from Jupyter's button: the main thread gets it
         while True:
             pass
 
-    with pytest.raises(KeyboardInterrupt):
-        check(1, endless)
+    def waits(x):
+        signal.raise_signal(signal.SIGINT)
+        threading.Event().wait()
+
+    for answer in (endless, waits):
+        with pytest.raises(KeyboardInterrupt):
+            check(1, answer)
     threads[0].join(60)
     assert not threads[0].is_alive()
 

@@ -75,23 +75,17 @@ def test_failure_on_import_has_the_scripts_line(probe, text, message):
     assert message in str(error.value)
 
 
-def test_probe_can_attach_a_hint_to_a_mistake(probe):
-    with pytest.raises(NotYet) as error:
-        probe(
-            "from labkit.exercises.ranks import runner\ndef answer():\n    runner.fail('Wrong', 'here', 'Look there')"
-        )
-    assert (str(error.value), error.value.hint) == ("Wrong. That was here.", "Look there")
-
-
-def test_output_of_a_failing_rank_is_available_to_the_verdict(probe):
+def test_probe_can_attach_a_hint_and_the_output_of_the_failing_rank_is_available_to_the_verdict(probe):
     output = io.StringIO()
     token = answer_output.set(output)
+    answer = "print('got this far')\n    runner.fail('Wrong', 'here', 'Look there')"
     try:
-        with pytest.raises(NotYet):
-            probe("def answer():\n    print('got this far')\n    return 1 / 0")
+        with pytest.raises(NotYet) as error:
+            probe(f"from labkit.exercises.ranks import runner\ndef answer():\n    {answer}")
     finally:
         answer_output.reset(token)
     assert output.getvalue() == "got this far"
+    assert (str(error.value), error.value.hint) == ("Wrong. That was here.", "Look there")
 
 
 def test_whole_script_runs_as_under_python(tmp_path, monkeypatch):
