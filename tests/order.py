@@ -5,11 +5,11 @@ import re
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
-# The longest come first, or one process would be busy with them at the end.
+# The longest come first, or one process would be busy with them at the end. The first two mostly wait, while others
+# compute.
 FIRST = (
-    *("tests/exercises/test_lab07.py", "tests/exercises/test_lab09.py", "solutions/07", "tests/train/test_loop.py"),
-    *("tests/mpi/test_launch.py", "solutions/", "tests/exercises/", "tests/classroom/hub"),
-    *("tests/slurm", "tests/testbed", "tests/train"),
+    *("tests/classroom/hub", "tests/slurm", "solutions/07", "solutions/", "tests/exercises/engine/test_on_ranks.py"),
+    *("tests/mpi/test_launch.py", "tests/exercises/", "tests/doctor", "tests/testbed", "tests/test_start.py"),
 )
 
 EXECUTIONS = ("test_untouched.py", "test_core_only.py", "test_without.py")  # of labs' notebooks
@@ -22,12 +22,16 @@ SHARED = {
 def unit(nodeid: str) -> str:
     """Return the group of a test: its file, the files that share something, or all executions of a lab's notebooks.
 
+    Scripts on ranks, which take seconds each, are a group per lab.
+
     Executions share the lab's data and caches, and for lab 08 the checkout's small Slurm, which each of them ends.
     """
     file, _, test = nodeid.partition("::")
     for name, starts in SHARED.items():
         if file.startswith(starts):
             return name
+    if file.endswith("test_on_ranks.py") and (lab := re.search(r"\[(\d\d)-\d+\]$", test)):
+        return f"{file}/{lab[1]}"
     executed = file.endswith(EXECUTIONS) and re.search(r"\[(.+)\]$", test)
     return f"solutions/{executed[1]}.ipynb" if executed else file
 
