@@ -31,7 +31,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # The first TBB in a process serves all libraries, and OpenVINO's is too old for daal4py (docs/upstream.md).
 ctypes.CDLL(str(Path(sys.prefix, "lib", "libtbb.so.12")))
 
-collect_ignore = [] if classroom_group.INSTALLED else ["classroom", "browser", "test_fuzz_files.py"]
+collect_ignore = [] if classroom_group.INSTALLED else ["classroom", "browser"]
 WORKER = "PYTEST_XDIST_WORKER"  # set in the worker processes
 
 

@@ -30,16 +30,6 @@ def run(monkeypatch, *arguments: str) -> int:
     return exit_info.value.code or 0
 
 
-def test_cluster_up_without_its_packages_fails_with_one_line(monkeypatch, capsys, tmp_path):
-    monkeypatch.delenv("LAB_WITHOUT", raising=False)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr("labkit.system.processes.ADMIN_PATH", ())
-    assert run(monkeypatch, "cluster", "up") == 2
-    error = capsys.readouterr().err
-    assert error.startswith("lab: cannot start Slurm here: missing: slurm-wlm munge.")
-    assert error.count("\n") == 1
-
-
 @pytest.mark.parametrize("ok", [True, False])
 def test_the_doctors_exit_code_says_whether_all_labs_can_run(monkeypatch, capsys, ok):
     report = SimpleNamespace(ok=ok, as_dict=lambda: {"ok": ok})

@@ -192,12 +192,6 @@ def test_help_installs_nothing_and_is_labkits_after_set_up(checkout, words):
     assert checkout.run(*words) == (0, f"labkit {' '.join(words) or '--help'}\n", "")
 
 
-def test_help_is_printed_even_if_labkit_fails(checkout):
-    checkout.run("setup")
-    (checkout.folder / ".venv/bin/labkit").write_text("#!/bin/sh\necho Traceback >&2; exit 1\n")
-    assert checkout.run()[::2] == (0, "")
-
-
 @pytest.mark.parametrize("lock", ["uv.lock", "pyproject.toml", "env/uv.txt"])
 def test_a_changed_lock_sets_up_again(checkout, lock):
     checkout.run("setup")
@@ -217,7 +211,7 @@ def test_a_moved_checkout_rebuilds_its_environment(checkout, tmp_path):
     assert not (checkout.folder / ".venv/old").exists()
 
 
-@pytest.mark.parametrize("name", ["a b", "it's", 'q"uo', "d$x;&", "ü%20#?(1)"])
+@pytest.mark.parametrize("name", ["it's a b", 'ü"d$x;&%20#?(1)'])
 def test_in_a_folder_with_an_odd_name_horovod_is_compiled_through_a_plain_link(tmp_path_factory, name):
     """The flags that MPICH and TensorFlow print are split at blanks."""
     folder = tmp_path_factory.mktemp("odd") / name
@@ -397,14 +391,6 @@ def test_a_failed_step_shows_its_error_and_the_next_call_resumes(checkout, what,
     assert f'set-up stopped at "{step}". The full log is .lab/setup.log; ./lab setup resumes.\n' in err
     (checkout.folder / f"fails-{what}").unlink()
     assert checkout.run("start")[1].endswith("labkit start\n")
-
-
-@pytest.mark.parametrize("flock", ["echo No locks available >&2; exit 71", "exit 127"])
-def test_set_up_runs_where_the_folder_cannot_be_locked(checkout, flock):
-    checkout.program("flock", f"#!/bin/sh\n{flock}\n")
-    code, out, _ = checkout.run("doctor")
-    assert (code, "can't be locked" in out, "another set-up" in out) == (0, True, False)
-    assert out.endswith("labkit doctor\n")
 
 
 def test_executable_bits_lost_in_an_archive_are_restored(checkout):

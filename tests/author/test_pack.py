@@ -9,7 +9,6 @@ import pytest
 from test_cli import run
 from test_front_door import UV, Checkout, assert_one_line
 
-from labkit.system import paths
 from labkit_author import pack
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not shutil.which("git"), reason="building a pack needs git")]
@@ -83,21 +82,6 @@ def test_a_pack_sets_up_offline_without_a_compiler(packed, laptop):
     assert (laptop.folder / ".lab/pythons/cpython-3.11/python").exists()
     assert not (laptop.folder / ".lab/cache").exists(), "the cache wastes space"
     assert laptop.run("doctor")[1] == "labkit doctor\n", "the kit was not set up"
-
-
-@pytest.mark.parametrize("relative", ["a stick", "../a stick/", "a stick/."])
-def test_a_relative_path_starts_in_the_current_folder(packed, laptop, relative):
-    cwd = packed.parent / ("kit" if relative.startswith("..") else "")
-    (packed.parent / "other/a stick").mkdir(parents=True)
-    done = subprocess.run(
-        [laptop.folder / "lab", "setup", f"--from={relative}"],
-        cwd=cwd,
-        env={"PATH": str(laptop.path), "PYTHONPATH": str(laptop.folder), "CDPATH": str(packed.parent / "other")},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("damage", ["truncated", "altered", "missing"])
@@ -185,9 +169,3 @@ def test_too_little_space_is_reported_before_building(stubbed, monkeypatch, caps
 def test_uncommitted_changes_are_refused(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(pack, "_run", lambda *command: (" M lab",))
     assert_one_line(make(monkeypatch, capsys, tmp_path / "pack"), "git commit or git stash")
-
-
-def test_the_readme_names_the_files():
-    text = (paths.ENV / "pack/README.txt").read_text()
-    for part in (pack.SUMS, pack.KIT, "kit.tar.gz", "locks.sha256", "packages.tar.gz"):
-        assert part in text

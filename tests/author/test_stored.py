@@ -203,18 +203,6 @@ def test_a_session_restarts_after_a_change_or_a_reboot(two_labs, tmp_path, chang
     assert session(labs[0]) == session(labs[1])
 
 
-def test_each_draft_is_stored_separately(two_labs, write_source, tmp_path):
-    labs, outputs = two_labs
-    outputs["42_third"] = "three"
-    write_source("[markdown]\n# # T", "measure()", name="42_third.py")
-    outputs["41_second"] = str(BUSY)
-    with pytest.raises(LabError, match=r"41_second was not stored; executed notebooks: .*executed$"):
-        stored.store(labs, print)
-    assert session(labs[0]).startswith(stored.DRAFT)
-    assert not build.solution_path(labs[1]).exists()
-    assert (tmp_path / "executed" / "41_second.ipynb").exists()
-
-
 @pytest.mark.parametrize("source", sources.labs(), ids=lambda source: source.stem)
 def test_stored_notebooks_have_no_problems(source):
     notebook = build.stored(source)

@@ -69,16 +69,6 @@ def test_exif_orientation_is_applied(save, orientation, name):
         same(photo[row, column], CORNERS[row, column], tolerance=12)
 
 
-def test_a_rotated_jpeg_is_shrunk_upright(save):
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    stored = Image.fromarray(np.ascontiguousarray(STORED[6])).resize((640, 960), Image.Resampling.NEAREST)
-    photo = photos.load_photo(save(stored, "p.jpg", exif=exif), pixels=20_000)
-    height, width, _ = photo.shape
-    assert width / height == pytest.approx(1.5, rel=0.02)
-    same(photo[10, 10], np.array(RED), tolerance=12)
-
-
 def test_what_is_transparent_is_on_white(save):
     clear = np.dstack([CORNERS, np.zeros(CORNERS.shape[:2], np.uint8)])
     clear[:16, :, 3] = 255
@@ -87,11 +77,6 @@ def test_what_is_transparent_is_on_white(save):
     same(photo[0, 0], np.array(RED))
     same(photo[20, 5], np.array(WHITE))
     same(photo[20, 40], np.array((127, 127, 127)), tolerance=1)
-
-
-def test_greyscale_has_three_equal_channels(save):
-    grey = np.linspace(0, 255, 32 * 48).reshape(32, 48).astype(np.uint8)
-    same(photos.load_photo(save(Image.fromarray(grey), "p.png")), np.dstack([grey] * 3))
 
 
 @pytest.mark.slow

@@ -141,14 +141,6 @@ def test_a_batch_norm_names_its_activation():
     assert graphs.read([batch_norm])[0][0].parts == ()
 
 
-def test_long_names_are_cut_to_their_last_parts():
-    shown = texts(graphs.draw([node("a_long_scope/another_scope/product", "MatMul")], "long"))
-    assert "…/another_scope/product" in shown
-    assert "a_name_that_is_long_but_has_no_scope" in texts(
-        graphs.draw([node("a_name_that_is_long_but_has_no_scope", "MatMul")], "long")
-    )
-
-
 def test_a_graph_is_described_in_words():
     defs = [node("x", "Placeholder"), node("y", "_FusedConv2D", "x", "x", fused_ops=["Relu"])]
     assert graphs.describe(defs) == "x (Placeholder); y (_FusedConv2D: Conv2D + Relu) takes x, x"
@@ -189,16 +181,6 @@ def test_a_duplicate_removed_before_a_fusion_is_not_part_of_it():
     fused = node("y", "_FusedMatMul", "first", "v", fused_ops=["Relu"])
     rewrites = graphs.classify_rewrites([*inputs, product, *pattern], [*inputs, product, fused])
     assert rewrites == {"second": SPARED, "other": MERGED, "y": MERGED}
-
-
-def test_constants_folded_under_a_new_name_are_marked_too():
-    before = [node("x", "Placeholder"), node("std", "Const"), node("scaled", "RealDiv", "x", "std")]
-    after = [
-        node("_arg_x_0_0", "_Arg"),
-        node("ConstantFolding/scaled_recip", "Const"),
-        node("scaled", "Mul", "_arg_x_0_0", "ConstantFolding/scaled_recip"),
-    ]
-    assert graphs.classify_rewrites(before, after) == dict.fromkeys(["std", "ConstantFolding/scaled_recip"], FOLDED)
 
 
 def test_tensorflows_own_rewrites_are_recognised():

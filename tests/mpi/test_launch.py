@@ -64,11 +64,6 @@ class TestInput:
         assert part in message
         assert capsys.readouterr().out == ""
 
-    def test_no_mpirun(self, tmp_path, monkeypatch):
-        (tmp_path / "exists.py").touch()
-        monkeypatch.setattr(launch, "BIN", tmp_path)
-        assert "./lab setup" in error_of(run_ranks, 2, tmp_path / "exists.py")
-
 
 @pytest.mark.parametrize(
     ("cpus", "text"),
@@ -321,16 +316,6 @@ class TestSharing:
         assert last.warning in capsys.readouterr().out.splitlines()
         assert run_ranks(1, quick, threads=1, show=False).bound
 
-    def test_inside_a_rank_of_another_run(self, script):
-        script("from mpi4py import MPI; print(MPI.COMM_WORLD.allreduce(1))", "inner.py")
-        name = script("""
-            from mpi4py import MPI
-            from labkit.mpi.launch import run_ranks
-            if MPI.COMM_WORLD.rank == 0:
-                print([lines[-1] for lines in run_ranks(2, "inner.py", show=False, timeout=30).lines])
-        """)
-        assert run_ranks(2, name, timeout=60).lines[0][-1] == "['2', '2']"
-
 
 MPI4PY = """
     import os, signal, sys, time
@@ -357,7 +342,6 @@ class TestFaults:
     @pytest.mark.parametrize(
         ("body", "fault", "status", "killed_by"),
         [
-            (MPI4PY, "os.kill(os.getpid(), signal.SIGKILL)", None, signal.SIGKILL),
             (MPI4PY, "os.kill(os.getpid(), signal.SIGSEGV)", None, signal.SIGSEGV),
             (MPI4PY, "raise ValueError('boom')", 1, None),
             (PLAIN, "sys.exit(3)", 3, None),
@@ -595,10 +579,6 @@ class TestNetwork:
         assert typed.returncode == 0, typed.stderr
         assert {line for lines in run.lines for line in lines} <= set(typed.stdout.splitlines())  # no line is split
         assert typed.stdout.startswith(f"{racks.topology}: a transfer reached ")
-
-    def test_a_network_that_was_closed(self, script, wires):
-        wires.close()
-        assert error_of(run_ranks, 2, script(""), network=wires, show=False).endswith("has ended: make a new one.")
 
     def test_a_rank_that_is_killed_on_its_node(self, script, wires):
         body = MPI4PY.format(fault="os.kill(os.getpid(), signal.SIGKILL)")

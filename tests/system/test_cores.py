@@ -101,12 +101,6 @@ def test_one_hardware_thread_reserves_its_whole_core(monkeypatch):
         assert free(of=((0,), (1,))) == ((1,),)
 
 
-def test_a_core_is_taken_even_if_its_holder_cannot_see_the_siblings(monkeypatch):
-    with contextlib.closing(reserve_free(((6,),), 1, {})):  # in a container where /sys is hidden
-        monkeypatch.setattr(cores, "siblings", lambda cpu: {cpu % 4, cpu % 4 + 4})
-        assert free(of=SMT) == (*SMT[:2], SMT[3])
-
-
 @pytest.mark.parametrize(("inherited", "expected"), [("0,1", FOUR[:2]), ("0", ((0,),)), ("", ()), ("x,-1,,²", ())])
 def test_a_rank_may_use_the_cores_of_its_run(hold, inherited, expected):
     hold(0, 1, 2, 3)

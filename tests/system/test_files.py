@@ -6,8 +6,6 @@ import resource
 import signal
 import socket
 import stat
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -51,12 +49,6 @@ def test_a_link_stays_and_its_target_is_written(tmp_path):
     assert listed(tmp_path / "far") == ["file"]
 
 
-WRITE = (
-    "import sys; from pathlib import Path; from labkit.system import files; "
-    "files.write(Path(sys.argv[1]), 'written\\n')"
-)
-
-
 @pytest.mark.parametrize("stop", [KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left on device")])
 @pytest.mark.parametrize("at", ["fsync", "fchmod"])
 def test_an_interrupted_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch, stop, at):
@@ -74,39 +66,6 @@ def test_an_interrupted_write_leaves_the_old_file_and_nothing_else(tmp_path, mon
 
 
 # --- Errors ---
-
-
-def as_nobody(program, *arguments):
-    """Run a program as an ordinary user, and return its last line."""
-    code = (
-        f"import os; os.setgroups([]); os.setgid(65534); os.setuid(65534)\n{program}" if os.geteuid() == 0 else program
-    )
-    ended = subprocess.run(
-        [sys.executable, "-c", f"import labkit.system.files\n{code}", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-    )
-    assert ended.returncode == 1, ended
-    return ended.stderr.splitlines()[-1]
-
-
-@pytest.mark.parametrize(("folder_mode", "file_mode"), [(0o555, 0o644), (0o777, 0o444)])
-def test_a_write_protected_folder_or_file_is_reported_and_not_replaced(tmp_path, folder_mode, file_mode):
-    for above in (tmp_path, *tmp_path.parents[:2]):
-        above.chmod(0o755)
-    folder, path = tmp_path / "folder", tmp_path / "folder" / "file"
-    folder.mkdir()
-    path.write_text("before")
-    path.chmod(file_mode)
-    folder.chmod(folder_mode)
-    try:
-        line = as_nobody(WRITE, path)
-    finally:
-        folder.chmod(0o755)
-    assert line.startswith("labkit.system.files.NotWritten: cannot write ")
-    assert "folder/file: Permission denied. Change its mode (ls -ld shows it, and the owner)" in line
-    assert path.read_text() == "before"
-    assert listed(folder) == ["file"]
 
 
 @pytest.mark.parametrize(
@@ -187,13 +146,6 @@ def test_files_are_read_whole_including_those_in_proc(tmp_path):
     (tmp_path / "x").write_bytes(b"x" * 3_000_000)
     assert files.read(tmp_path / "x") == b"x" * 3_000_000
     assert files.read(Path("/proc/self/stat")).startswith(b"%d " % os.getpid())
-
-
-@pytest.mark.parametrize("text", [b"", b"[" * 200_000, b"{", b"\xff", b"1" * 10_000])
-def test_invalid_json_is_a_value_error(tmp_path, text):
-    (tmp_path / "x").write_bytes(text)
-    with pytest.raises(ValueError, match=r"."):
-        files.read_json(tmp_path / "x")
 
 
 # --- Temporary folders ---

@@ -92,12 +92,6 @@ def test_ranks_count_as_ours_and_the_run_reports_other_work(monkeypatch, tmp_pat
     assert "⚠" not in capsys.readouterr().out
 
 
-def test_cores_that_cannot_be_watched_are_named():
-    with load.observe(unknown="the ranks run in a Slurm job") as others:
-        pass
-    assert (others.share, others.busy, others.why) == (None, False, "the ranks run in a Slurm job")
-
-
 # --- On synthetic machines ---
 
 
@@ -285,14 +279,6 @@ def test_if_ticks_miss_short_work_other_processes_are_counted(two, others_s, sha
         two.now += 10
         two.show()
     assert (others.share, others.busy) == (pytest.approx(share), busy)
-
-
-def test_interrupts_counted_as_ours_do_not_make_it_unknown(two):
-    with observe(root=two.root) as others:
-        two.work(10, mine=0.5)
-        two.mine[os.getpid()] += round(3 / TICK_S)  # part of each CPU's interrupt time
-        two.show()
-    assert (others.share, others.busy) == (0.0, False)
 
 
 def test_nested_watches_are_weighted_and_an_unknown_one_makes_the_sum_unknown(two):

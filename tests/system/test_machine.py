@@ -145,13 +145,6 @@ def test_p_and_e_cores_are_not_mixed(tmp_path, p_cores, e_cores, lists, usable):
         assert set(share) <= set().union(*machine.cores)
 
 
-def test_usable_cores_of_a_single_type_are_all_kept(tmp_path):
-    tree = Tree(tmp_path, 20)
-    p_and_e(tree, 6, 8, {"cpu_core": "0-11", "cpu_atom": "12-19"})
-    machine = tree.read(affinity=[12, 13, 14])
-    assert (len(machine.cores), machine.unequal_cores) == (3, 0)
-
-
 @pytest.mark.parametrize(
     ("capacities", "cores"),
     [
@@ -262,20 +255,6 @@ def test_cgroup_v1(tmp_path, quota, period, seen, usable):
     machine = tree.read()
     assert (machine.quota, machine.usable_cores) == (seen, usable)
     assert (machine.memory, machine.memory_free) == (16 * GIB, 8 * GIB)
-
-
-def test_an_invisible_cgroup_falls_back_to_the_top_of_the_mount(tmp_path):
-    tree = Tree(tmp_path, 4)
-    tree.cgroup(
-        f"{V2}\n{V1_CPU.replace(' / /sys', ' /kubepods/pod1 /sys')}",
-        "0::/not/mounted/here\n2:cpu,cpuacct:/kubepods/pod2",
-        {
-            "sys/fs/cgroup/cpu.max": "250000 100000",
-            "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": 350000,
-            "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": 100000,
-        },
-    )
-    assert tree.read().quota == 2.5
 
 
 def test_bare_minimum_of_files(tmp_path):

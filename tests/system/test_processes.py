@@ -108,16 +108,3 @@ def test_lines_are_complete_however_they_are_split(size):
 )
 def test_exits_are_described_in_words(status, words):
     assert processes.describe_exit(status) == words
-
-
-def test_an_interrupted_action_completes_and_the_interrupt_is_not_lost():
-    rest = [KeyboardInterrupt, KeyboardInterrupt]
-
-    def action():
-        if rest:
-            raise rest.pop()
-        rest.append(None)
-
-    with pytest.raises(KeyboardInterrupt):
-        processes.despite_interrupts(action)
-    assert rest == [None]

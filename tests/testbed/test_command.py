@@ -6,7 +6,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import tempfile
 import textwrap
 from pathlib import Path
 
@@ -59,12 +58,6 @@ def test_an_address_that_no_node_has(wires, address):
     done = enter(wires, "-x", address, "hostname")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == f"lab: no node of this testbed has the address {address}.\n"
-
-
-def test_mpirun_gets_a_launcher_whose_path_is_not_the_checkouts(wires):
-    launcher = Path(wires.variables["HYDRA_LAUNCHER_EXEC"])
-    assert launcher.parent.parent == Path(tempfile.gettempdir())
-    assert launcher.read_bytes() == testbed.ENTER.read_bytes()
 
 
 # --- command.run ---
@@ -152,12 +145,6 @@ def ranks(wires_can_be_made, tmp_path, monkeypatch):
         yield process
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-    assert wait_until(lambda: not living(str(tmp_path)), TIMEOUT_S), living(str(tmp_path))
-
-
-def test_no_process_outlives_it(ranks, tmp_path):
-    ranks.kill()
-    assert ranks.wait(TIMEOUT_S) == -signal.SIGKILL
     assert wait_until(lambda: not living(str(tmp_path)), TIMEOUT_S), living(str(tmp_path))
 
 

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from labkit.system.errors import LabError
-from labkit.testbed import Testbed, namespaces, obstacle, transfer
+from labkit.testbed import Testbed, namespaces, obstacle
 
 
 @pytest.fixture
@@ -72,12 +72,6 @@ def test_however_unshare_fails(nothing_left, program, settings, script, part):
         Testbed(2)
 
 
-def test_an_unshare_that_hangs_is_given_up(nothing_left, program, monkeypatch):
-    program("unshare", "exec sleep 60")
-    monkeypatch.setattr(namespaces, "COMMAND_TIMEOUT_S", 0.3)
-    assert "does not let this user make network namespaces (timed out after 0 s" in obstacle()
-
-
 def test_missing_programs_are_reported(tmp_path, monkeypatch):
     (tmp_path / "unshare").symlink_to("/bin/true")
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -99,45 +93,6 @@ def test_a_kernel_without_bridges_cables_or_rates(nothing_left, program, name, s
     message = obstacle()
     assert message.startswith("this kernel lacks a module that wires need (")
     assert message.endswith("As root: `modprobe -a bridge veth sch_tbf`.")
-
-
-NO_PYTHON = "nsenter: failed to execute python: Permission denied"
-NO_TRANSFER = "OSError: [Errno 12] Cannot allocate memory"
-
-
-@pytest.mark.parametrize(
-    ("nodes", "part", "script", "message"),
-    [
-        (1, "-c", f"echo '{NO_PYTHON}' >&2; exit 126", f"cannot be started on a node ({NO_PYTHON})"),
-        (
-            2,
-            "transfer.py",
-            f"echo '{NO_TRANSFER}' >&2; exit 1",
-            f"2 of 2 transfers from node to node failed: {NO_TRANSFER}",
-        ),
-        (2, "transfer.py", "kill -9 $$", "2 of 2 transfers from node to node failed: "),
-    ],
-)
-def test_a_failed_check_reports_the_reason(nothing_left, program, nodes, part, script, message):
-    program(
-        "nsenter", f'case "$*" in *"{part}"*) {script};; esac; PATH=/usr/sbin:/sbin:/usr/bin:/bin; exec nsenter "$@"'
-    )
-    with pytest.raises(LabError) as caught, Testbed(nodes) as wires:
-        str(wires)
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
-    assert (obstacle() != "") == (part == "-c")
-
-
-def test_a_node_without_a_core_still_reports_its_rate():
-    """The sender's time is over before it starts."""
-    done = subprocess.run(
-        [sys.executable, "-I", transfer.__file__, "127.0.0.1", "127.0.0.1", "0", "500000"],
-        capture_output=True,
-        text=True,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert float(done.stdout.split()[1]) > 0
 
 
 # --- With the real kernel ---

@@ -11,16 +11,6 @@ from labkit.testbed.topology import MAX_NODES, Topology
 GBIT = 1e9
 
 
-@pytest.mark.parametrize(
-    ("nodes", "racks", "members"),
-    [(4, 2, ((1, 2), (3, 4))), (5, 2, ((1, 2, 3), (4, 5))), (8, 3, ((1, 2, 3), (4, 5, 6), (7, 8)))],
-)
-def test_nodes_are_spread_over_racks_in_order(nodes, racks, members):
-    topology = Topology.of(nodes, "1 Gbit/s", racks, "500 Mbit/s")
-    assert (topology.nodes, topology.racks) == (nodes, members)
-    assert all(topology.switch(node) == f"rack{rack}" for rack, nodes in enumerate(members, start=1) for node in nodes)
-
-
 @given(st.integers(2, MAX_NODES), st.data())
 def test_each_node_is_in_one_rack_and_racks_are_even(nodes, data):
     racks = Topology.of(nodes, GBIT, data.draw(st.integers(2, nodes)), GBIT).racks

@@ -39,30 +39,12 @@ TOP = {"threads": 5, "pin": "scatter", "spin": 1}
 
 
 @pytest.mark.slow
-def test_a_small_space_is_tried_completely_and_no_point_twice():
-    points = []
-    trials = search(GRID, lambda settings: points.append(tuple(settings.values())) or speed(settings), 10_000)
-    assert sorted(points, key=str) == sorted(itertools.product(*GRID.values()), key=str)
-    assert len(trials) == size(GRID)
-    assert best(trials).settings == TOP
-
-
-@pytest.mark.slow
 def test_equal_seeds_give_equal_searches_that_start_with_the_default():
     default = {"threads": 8, "pin": "", "spin": None}
     first, same, other = (search(GRID, speed, 15, seed=seed, default=default) for seed in (3, 3, 4))
     assert [trial.settings for trial in first] == [trial.settings for trial in same]
     assert [trial.settings for trial in first] != [trial.settings for trial in other]
     assert first[0].settings == other[0].settings == default
-
-
-def test_equal_metrics_and_failures_leave_the_search_going():
-    def same(settings):
-        if settings["pin"] == "scatter":
-            raise LabError("exit status 1.")
-        return 3.0
-
-    assert len({str(trial.settings) for trial in search(GRID, same, 12)}) == 12
 
 
 @pytest.mark.parametrize("shift", [1, -50])  # negative metrics too
@@ -103,14 +85,6 @@ def test_failures_are_recorded_and_the_search_continues():
     assert best(trials).settings == TOP
 
 
-def test_failing_default_settings_end_the_search():
-    def fails(settings):
-        raise LabError("no such file")
-
-    with pytest.raises(LabError, match="no such file"):
-        search({"x": [1, 2]}, fails, 2, default={"x": 1})
-
-
 def test_budget_in_minutes():
     trials = search(GRID, lambda settings: time.sleep(0.05) or speed(settings), 96, minutes=0.5 / 60)
     assert 1 <= len(trials) < 20
@@ -129,10 +103,6 @@ def test_a_search_resumes_as_if_it_had_not_been_interrupted(at):
 # The knobs
 
 ON_TWO = machine(2)
-
-
-def test_default_knobs_on_two_cores():
-    assert space.space_of(space.read(space.DEFAULT_KNOBS, ON_TWO)) == {"intra": (1, 2, None), "inter": (1, 2, None)}
 
 
 @pytest.mark.parametrize("file", sorted({*space.DEFAULT_KNOBS.parent.glob("*.toml")} - {space.DEFAULT_KNOBS}))
@@ -244,13 +214,6 @@ def test_the_metric_is_the_last_match(pattern, lines, number):
 def test_lines_without_a_metric(lines, message):
     with pytest.raises(LabError, match=message):
         read_metric("speed (.*)", lines)
-
-
-def test_a_crash_and_a_hang_quote_the_last_lines():
-    with pytest.raises(LabError, match=r"exit status 3\. Its last lines:\n  out of luck"):
-        Command(["sh", "-c", "echo out of luck; exit 3"], {})({})
-    with pytest.raises(LabError, match=r"timed out after \d+ s\. It printed nothing"):
-        Command(["sleep", "60"], {}, timeout=0.2)({})
 
 
 @pytest.mark.parametrize(
@@ -441,14 +404,6 @@ def test_a_different_space_in_the_same_folder_is_refused(job, capsys):
     assert run_lab("tune", *TUNE, "--repeats", "1", "--trials", "2", *SH) == 2
     assert "a search with different knobs: name another folder" in capsys.readouterr().err
     assert (job / "runs").read_text() == runs
-
-
-@pytest.mark.slow
-def test_it_says_when_nothing_beats_the_default(job, capsys):
-    (job / "job.sh").write_text('echo "speed: $((50 - ${A:-0} - ${B:-0}))"')
-    assert run_lab("tune", *TUNE, "--repeats", "1", "--trials", "4", *SH) == 0
-    assert "Keep the default settings." in capsys.readouterr().out
-    assert "export" not in (job / "out/best.env").read_text()
 
 
 @pytest.mark.parametrize(

@@ -148,20 +148,6 @@ class TestWall:
         assert ask(code).status_code == 200
         assert board.shown()["wall_address"] == f"{board.url}/#{code}"
 
-    @pytest.mark.parametrize(("expected", "in_after"), [(0, 5), (1, 5), (4, 5), (5, 5), (11, 6)])
-    def test_joining_is_large_until_all_have_joined_or_half_passed_an_exercise(self, tmp_path, expected, in_after):
-        board = Board(tmp_path / "board.sqlite", people=expected)
-        try:
-            for _ in range(in_after):
-                assert not board.wall()["joining"]["are_all_in"]
-                seat = board.join()
-                seat.put(exercises=[at(1)])
-            assert board.wall()["joining"]["are_all_in"]
-            seat.leave()
-            assert board.wall()["joining"]["are_all_in"], "a leaving student does not enlarge it again"
-        finally:
-            board.stop()
-
 
 class TestPrivacy:
     def test_leaving_deletes_a_seat_from_memory_and_all_files(self, board):

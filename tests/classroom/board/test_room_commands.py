@@ -11,7 +11,6 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
-import requests
 from certificates import certificate
 from lab_command import run_lab
 from room_board import EMPTY, BoardProcess, at, guessed
@@ -233,24 +232,3 @@ class TestProcess:
             student_side.leave(student)
         finally:
             safe.kill()
-
-
-def has_ipv6() -> bool:
-    try:
-        with socket.socket(socket.AF_INET6) as probe:
-            probe.bind(("::1", 0))
-    except OSError:
-        return False
-    return True
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not has_ipv6(), reason="A BOARD ON IPV6 NOT TESTED HERE: this machine has none")
-def test_ipv6(tmp_path):
-    opened = BoardProcess(tmp_path / "room", address="::1")
-    try:
-        assert opened.url == f"http://[::1]:{opened.port}"
-        assert requests.get(f"{opened.url}/view/wall", timeout=60).status_code == 200
-        assert opened.join().put().status_code == 204
-    finally:
-        opened.kill()

@@ -11,7 +11,6 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
-from lab_command import run_lab
 from room_board import Board, guessed
 
 import labkit_classroom as student_side
@@ -21,7 +20,7 @@ from labkit.display.results import NOT_ATTEMPTED, NOT_YET, PASSED, Results
 from labkit.doctor import checks
 from labkit.exercises import classroom_link
 from labkit.exercises.session import open_lab
-from labkit.system import files, processes
+from labkit.system import processes
 from labkit.system.errors import LabError
 from labkit_classroom.board import protocol, seat, sender
 from labkit_classroom.board.sender import Sender
@@ -148,26 +147,6 @@ class TestJoin:
                 with pytest.raises(LabError, match="is damaged: delete it"):
                     action(folder=folder)
 
-    def test_a_seat_that_cannot_be_saved_is_deleted(self, board, folder, monkeypatch):
-        def full(*_) -> None:
-            raise files.NotWritten("the disk is full")
-
-        monkeypatch.setattr(files, "write", full)
-        with pytest.raises(files.NotWritten):
-            joined(board, folder)
-        assert board.shown()["people"] == 0
-        assert seat.membership(folder) is None
-
-    @pytest.mark.parametrize("place", ["file", "long", "none"])
-    @pytest.mark.parametrize(
-        "command", [["join", "http://127.0.0.1:9", "AAAAAA"], ["leave"]], ids=lambda command: command[0]
-    )
-    def test_a_failing_command_prints_one_line_and_exits_with_2(self, tmp_path, capsys, command, place):
-        (tmp_path / "file").write_text("")
-        folder = str(tmp_path / ("x" * 5000 if place == "long" else place))
-        code, error = run_lab(*command, "--folder", folder), capsys.readouterr().err
-        assert (code, error.count("\n"), "Traceback" in error) == (2, 1, False)
-
 
 class TestAnswers:
     """Responses that are not from a board give a one-line error, and nothing is stored."""
@@ -247,18 +226,6 @@ class TestSending:
         assert not Sender(folder).step()
         assert seat.membership(folder) is None
 
-    def test_a_newer_seat_is_not_forgotten(self, board, folder, monkeypatch):
-        joined(board, folder)
-        new = f"2.{'n' * 20}"
-
-        def ask(*_) -> seat.Answer:
-            seat.save(folder, seat.membership(folder) | {"token": new})  # ./lab leave, then ./lab join
-            return seat.Answer(403, None)
-
-        monkeypatch.setattr(seat, "ask", ask)
-        assert not Sender(folder).step()
-        assert seat.membership(folder)["token"] == new
-
     def test_guesses_and_results_are_sent_without_questions(self, board, folder):
         joined(board, folder)
         Results("03").guess(1, "what I typed", 2, unit="×")
@@ -289,17 +256,6 @@ class TestSending:
         assert [(entry["exercise"], entry["verdict"]) for entry in stored.state["exercises"]] == [(2, NOT_YET)]
         assert stored.state["guesses"] == [guessed(2, 1, "07", 3)]
         assert stored.state["opened"] is None
-
-    @pytest.mark.parametrize("content", [b"", b'{"lab": "07", "exer', b"[" * 50_000, b"\xff\xfe", b"null"])
-    def test_a_half_written_file_is_sent_once_complete(self, board, folder, content):
-        joined(board, folder)
-        sending = Sender(folder)
-        path = results.WORK / "results-07.json"
-        whole = path.read_bytes()
-        for data, passed in ((content, 0), (whole, 1)):
-            path.write_bytes(data)
-            assert sending.step()
-            assert board.shown()["seats"][0]["passed"] == passed
 
     @pytest.mark.slow
     def test_a_separate_process_sends_and_opening_a_lab_restarts_it(self, board, folder, monkeypatch):

@@ -222,24 +222,6 @@ def test_a_missing_notebook_is_reported_with_its_remedy(lab):
         slides.of_lab(lab, NOWHERE)
 
 
-LONG = {
-    "no block": ("[a link]: https://elsewhere", 1),
-    "an empty table": ("| |\n| --- |\n| |", 1),
-    "a box that is not closed": ('<div class="alert alert-info">\n\nWhat is it?', 1),
-    "a long sentence": ("Word " * 3000, 1),
-    "a long list": ("- " + "\n- ".join(["An item that has some words."] * 60), 4),
-    "paragraphs": ("\n\n".join(["This sentence is as long as two lines of a slide, of sixty characters."] * 12), 2),
-}
-
-
-@pytest.mark.parametrize(("text", "count"), LONG.values(), ids=LONG)
-def test_unusual_prose_is_not_lost(store, text, count):
-    deck = shown(store(BEGIN, f"## 1 · One\n\n{text}", QUESTIONS))[1:-1]
-    assert len(deck) == count
-    words = re.findall(r"\w+", re.sub(r"<[^>]*>|\[.*", "", text))
-    assert set(words) <= set(re.findall(r"\w+", "".join(slide["shown"] + slide["notes"] for slide in deck)))
-
-
 @pytest.mark.parametrize(
     ("text", "short"),
     [
@@ -287,20 +269,6 @@ class TestCommand:
         cover, *titles = [slide["shown"] for slide in Page(out.read_text()).slides if slide["levels"][0] == 1]
         assert "./lab join ADDRESS CODE" in cover
         assert [title.split()[0] for title in titles] == ["00", "07"]
-
-    def test_a_routes_page_contains_its_parts(self, tmp_path):
-        out = tmp_path / "half.html"
-        assert self.run("--route", "half", "--out", out).exit_code == 0
-        route = routes.find("half")
-        deck = Page(out.read_text()).slides
-        parts = [part for day in route.days for part in day if part.lab]
-        assert route.audience in deck[0]["shown"]
-        titles = [slide["shown"] for slide in deck if slide["levels"][0] == 1 and slide["kind"] != "break"]
-        for part in parts:
-            assert sum(part.title in title for title in titles) == 1
-        assert sum(slide["levels"][0] == 2 for slide in deck) >= sum(len(part.sections) for part in parts)
-        assert f"<title>{route.title}</title>" in out.read_text()
-        assert not any("ntil 1" in slide["shown"] for slide in deck)  # no clock times without --start
 
     def test_a_routes_breaks_are_slides_with_end_times_if_a_start_is_given(self, tmp_path):
         out = tmp_path / "half.html"
