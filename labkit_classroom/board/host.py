@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from labkit.exercises import catalogue
 from labkit.system import addresses, files, paths
 from labkit.system.errors import LabError
-from labkit_classroom.board import app, elapsed, seat, timetable
+from labkit_classroom.board import app, seat, timetable
 from labkit_classroom.board.protocol import FEW
 from labkit_classroom.board.results import Results, questions_in_order
 from labkit_classroom.board.room import Room, RoomCounts
@@ -191,6 +191,5 @@ def aggregates(store: Store) -> dict[str, Any]:
         "rounded_down_to": FEW,
         "people": counts.people - counts.people % FEW or None,
         "passed": [{"lab": lab, "exercise": number, "seats": n} for (lab, number), n in passed.items() if n],
-        "minutes": elapsed.minutes(plan, seats),
         "results": Results(questions_in_order(catalogue.labs(), plan), seats).measured(),
     }

@@ -71,12 +71,7 @@ class TestClose:
     def test_nothing_is_stored_for_fewer_than_five(self, folder, people):
         fill([people, people])
         content = closed(folder)
-        assert (content["people"], content["passed"], content["results"], content["minutes"]) == (None, [], [], [])
-
-    def test_elapsed_minutes_are_next_to_planned_ones(self, folder):
-        plan = [["Lab 07 · 1", NINE.isoformat(), (NINE + HOUR / 2).isoformat(), "07", "1", [1], 30.0, True]]
-        fill([FEW, FEW], plan=plan)  # at 09:41
-        assert closed(folder)["minutes"] == [{"lab": "07", "section": "1", "planned": 30.0, "taken": 41.0}]
+        assert (content["people"], content["passed"], content["results"]) == (None, [], [])
 
 
 class TestOpen:

@@ -1,16 +1,14 @@
-"""A room's timetable: current part, sections to skip, planned and elapsed minutes."""
+"""A room's timetable: current part, drift, sections to skip."""
 
 from collections import Counter
 from datetime import datetime, timedelta
 
 import pytest
-from room_board import EMPTY, at
 
 from labkit.exercises import catalogue
 from labkit.exercises.catalogue import Section
-from labkit_classroom.board import elapsed, host, timetable
+from labkit_classroom.board import host, timetable
 from labkit_classroom.board.results import questions_in_order
-from labkit_classroom.board.store import Seat
 from labkit_classroom.board.timetable import Planned
 from labkit_classroom.lecture.agenda import Day, Entry
 from labkit_classroom.lecture.routes import Part
@@ -121,52 +119,3 @@ class TestMakeUp:
         assert [timetable.drift(two_days, passed, 6, now) for now in (clock(600), clock(0, 1))] == [26, 26]
         ahead = Counter({("02", 1): 6, ("07", 1): 6, ("07", 2): 6, ("07", 3): 6, ("09", 1): 6})
         assert timetable.drift(two_days, ahead, 6, clock(80)) == -36
-
-
-def seats(count: int, **minutes: float | None) -> list[Seat]:
-    """Return seats that passed exercises around these minutes: with `e02_1=25`, each a minute after the previous seat.
-
-    At the given minute, half of the seats have passed the exercise.
-    """
-    seats = []
-    for number in range(count):
-        exercises = []
-        for key, minute in minutes.items():
-            lab, exercise = key[1:].split("_")
-            when = clock(minute + number - (count + 1) // 2 + 1).isoformat(timespec="minutes")
-            exercises.append(at(int(exercise), minute=when) | {"lab": lab})
-        seats.append(Seat(number, f"S{number}", "", 0, 0, state=EMPTY | {"exercises": exercises}))
-    return seats
-
-
-def rows(plan: timetable.Plan, seats: list[Seat]) -> list[tuple]:
-    return [tuple(row.values()) for row in elapsed.minutes(plan, seats)]
-
-
-class TestElapsed:
-    def test_minutes_since_the_previous_section_exclude_breaks(self):
-        assert rows(PLAN, seats(10, e02_1=31, e07_1=60, e07_2=70, e07_3=100)) == [
-            ("02", "2", 15, 21),  # of 31, the welcome took 10
-            ("07", "1", 20, 24),  # of 39, the break took 15
-            ("07", "4", 26, 30),
-        ]
-
-    def test_nothing_is_reported_for_fewer_than_five(self):
-        assert rows(PLAN, seats(4, e02_1=31)) == rows(PLAN, []) == []
-        assert rows(PLAN, seats(4, e02_1=31) + seats(2)) == [], "four of six are half, but too few"
-
-    def test_a_section_that_few_finished_counts_towards_the_next(self):
-        five = seats(5, e02_1=31, e07_1=60, e07_2=70) + seats(6, e07_1=60, e07_2=70)
-        assert rows(PLAN, five) == [("07", "1", 35, 45)]
-
-    def test_sections_finished_on_another_day_do_not_count(self):
-        plan = (section(0, 10, "02", "1", 1), section(10, 10, "02", "2", 2), section(0, 10, "07", "1", 1, day=1))
-        night = 24 * 60
-        ten = seats(10, e02_1=12, e02_2=night + 5, e07_1=night + 30)
-        assert rows(plan, ten) == [("02", "1", 10, 12), ("07", "1", 10, 30)]
-
-    def test_invalid_minutes_are_ignored(self):
-        odd = seats(10, e02_1=31)
-        for seat in odd:
-            seat.state["exercises"][0]["minute"] = "2026-12-01T99:99"
-        assert rows(PLAN, odd) == []
