@@ -175,21 +175,6 @@ def test_cluster_up_prints_what_to_type_next(monkeypatch, capsys):
     assert "The nodes share cores" in output
 
 
-@pytest.mark.parametrize(
-    ("problems", "wires", "code", "message"),
-    [
-        (("n1 was killed by SIGKILL.",), "", 1, "n1 was killed by SIGKILL."),
-        ((), "", 0, "lab* idle\n\nJOBID\n\nexport SLURM_CONF=/tmp/x/"),
-        ((), "2 nodes on wires", 0, "JOBID\n\n2 nodes on wires\n"),
-    ],
-)
-def test_the_exit_code_of_cluster_status_says_whether_it_works(monkeypatch, capsys, problems, wires, code, message):
-    status = cluster.Status(Path("/tmp/x"), "lab* idle", "JOBID", problems, wires)
-    monkeypatch.setattr(cluster.Cluster, "status", lambda self: status)
-    assert run(monkeypatch, "cluster", "status") == code
-    assert message in capsys.readouterr().out
-
-
 def listed(text: str) -> set[str]:
     """Return the commands that a help text lists."""
     return {

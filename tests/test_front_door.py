@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from importlib import metadata
 from pathlib import Path
 
@@ -339,24 +338,6 @@ def test_the_script_lists_every_command_that_needs_a_group():
 def test_servers_on_this_machine_are_never_reached_through_a_proxy(environment, variables, direct):
     inherited, _ = environment(http_proxy="http://127.0.0.1:9", **variables)
     assert inherited["no_proxy"] == inherited["NO_PROXY"] == direct
-
-
-def test_another_accounts_kit_without_set_up_is_reported_in_one_line():
-    with tempfile.TemporaryDirectory(dir="/tmp") as home:  # which every user can reach
-        Path(home).chmod(0o755)
-        checkout = Checkout(Path(home))
-        checkout.folder.chmod(0o555)
-        completed = subprocess.run(
-            [checkout.folder / "lab", "doctor"],
-            env={"PATH": str(checkout.path), "HOME": home},
-            user=65534 if os.geteuid() == 0 else None,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-        checkout.folder.chmod(0o755)
-    result = (completed.returncode, completed.stdout, completed.stderr)
-    assert_one_line(result, "its owner can run ./lab setup")
 
 
 def test_a_python_that_this_account_may_not_run_is_reported_in_one_line(checkout):

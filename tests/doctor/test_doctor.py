@@ -1,6 +1,5 @@
 """Tests of the doctor: its verdicts on synthetic machines, and its probes on this one."""
 
-import contextlib
 import dataclasses
 import io
 import json
@@ -446,19 +445,6 @@ def test_a_summary_has_three_lines():
     )
     assert labs == "Labs: can run 00, 01, 02, 04, 05, 06, 07, 08, 10, 11; check first 03; can't run 09."
     assert view.summary(judged()).splitlines()[1:] == ["Nothing needs attention.", "Labs: can run 00, 07."]
-
-
-def test_two_cores_are_compared_with_one_on_an_idle_machine_without_a_quota(monkeypatch):
-    two = machine(cores=2)
-    monkeypatch.setattr(probes, "usable_machine", lambda: two)
-    monkeypatch.setattr(probes.load, "observe", lambda: contextlib.nullcontext(Contention()))
-    monkeypatch.setattr(probes.together.Team, "__init__", lambda team, machine, prepare: vars(team).update(m=machine))
-    monkeypatch.setattr(probes.together.Team, "seconds", lambda team, name: {1: 1.0, 2: 1.25}[len(team.m.cores)])
-    assert probes.two_cores_vs_one() == 1.6
-    monkeypatch.setattr(probes.load, "observe", lambda: contextlib.nullcontext(BUSY))
-    assert probes.two_cores_vs_one() is None
-    two = machine(cores=2, quota=2)
-    assert probes.two_cores_vs_one() is None
 
 
 @pytest.mark.slow

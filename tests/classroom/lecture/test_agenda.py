@@ -116,15 +116,6 @@ def test_a_long_lab_is_split_between_sections():
     assert talk.part == TALK
 
 
-def test_a_long_day_has_lunch_at_noon():
-    labs = [lab(f"{number:02}", *(Section(str(i), read=10) for i in range(1, 6))) for number in range(1, 8)]
-    for hour in (7, 9, 11):
-        ((lunch,),) = map(lunches, days(*labs, hours=8, start=hour))
-        assert time(11, 45) <= lunch.begin.time() <= time(13, 30)
-    for day in (*days(*labs, hours=8, start=13), *days(*labs[:4], hours=5)):
-        assert not lunches(day)
-
-
 def test_the_welcome_is_on_the_first_day_only_and_optional_sections_are_taught_in_full_labs():
     first, second = agenda.schedule(routes.find("two-days"), time(9), FIRST, {})
     assert first.entries[0].part == WELCOME
