@@ -178,27 +178,20 @@ def show_class(
         str | None,
         typer.Option(help="with --zip: your name", envvar="LAB_SEAT", show_default="your account's name"),
     ] = None,
-    grades_file: Annotated[
-        Path | None, typer.Option("--csv", help="also write points, one per exercise, for a learning platform")
-    ] = None,
 ) -> None:
     """Show a class's progress, and which machines can run which labs, from collected files: no server, no network.
 
     With --zip, a student packs `work/results-NN.json` and the output of `./lab doctor --json` into `NAME-results.zip`
     in their folder. The instructor puts all zips into one folder. Each zip or folder is a student; so is the first part
-    of a file's name, as in `ada-results-07.json`. Unreadable files are listed. Points in the --csv file are those in
-    the students' files, in the columns of nbgrader's export.
+    of a file's name, as in `ada-results-07.json`. Unreadable files are listed.
     """
     if as_zip == (collected_in is not None):
         raise LabError("name the folder with all zips, or make your own zip: ./lab class --zip --name YOU")
     if collected_in:
         from labkit_classroom.lecture import collected
 
-        results = collected.collect(collected_in)
-        for table in collected.tables(results):
+        for table in collected.tables(collected.collect(collected_in)):
             terminal.console().print(table)
-        if grades_file:
-            _write(grades_file, collected.as_csv(results))
         return
     from labkit.doctor import checks
     from labkit_classroom.lecture import handed_in

@@ -4,8 +4,6 @@ A student is a folder, a zip from `lab class --zip`, or the first part of a file
 `ada-results.zip`, `ada-results-07.json`.
 """
 
-import csv
-import io
 import json
 import os
 import re
@@ -25,15 +23,8 @@ from labkit_classroom.lecture import handed_in
 
 RESULTS = re.compile(r"(?:.+[-_. ])?results-(\d\d)\.json", re.ASCII)
 OWNER = re.compile(r"(?:(.+?)[-_. ]+)?results\b.*")  # a browser adds " (1)" to a second zip's name
-TIME = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d", re.ASCII)  # as written by labs
-FORMULA_START = re.compile(r"(^|[;\t])(?=\W)")  # a spreadsheet may take a cell that starts like this for a formula
 MAX_DEPTH = 20  # of folders: deeper paths may be too long for the system, and for os.walk
 MAX_LABS, MAX_LETTERS = 100, 100  # of a doctor's report: labs, and checks per lab; letters per name
-# The columns of nbgrader's own export: `CsvExportPlugin` in nbgrader 0.9.6.
-COLUMNS = (
-    *("assignment", "duedate", "timestamp", "student_id", "last_name", "first_name", "email"),
-    *("raw_score", "late_submission_penalty", "score", "max_score"),
-)
 
 
 class Collected(NamedTuple):
@@ -175,22 +166,3 @@ def _machines(collected: Collected) -> Table:
         failed = [f"{name} ({', '.join(verdict['because'])})" for name, verdict in rows if verdict["status"] == "fail"]
         table.add_row(Text(lab), f"{len(rows) - len(failed)} of {len(rows)}", Text("; ".join(failed)))
     return table
-
-
-def as_csv(collected: Collected) -> str:
-    """Return each student's points in each lab with results, as CSV with the columns of nbgrader's export.
-
-    Each lab is an assignment and each exercise one point; students who handed in nothing have zero points.
-    """
-    out = io.StringIO()
-    rows = csv.DictWriter(out, COLUMNS, restval="", lineterminator="\n")
-    rows.writeheader()
-    for lab in map(catalogue.find, collected.labs):
-        for student in sorted(collected.students):
-            points = float(len(collected.passed(student, lab.number)))
-            when = collected.results.get((student, lab.number), {}).get("when", "")
-            row = {"assignment": lab.name, "timestamp": f"{when}:00" if TIME.fullmatch(when) else ""}
-            row["student_id"] = FORMULA_START.sub(r"\1'", student)
-            scores = {"raw_score": points, "score": points, "max_score": float(len(lab.exercises))}
-            rows.writerow(row | scores | {"late_submission_penalty": 0.0})
-    return out.getvalue()

@@ -1,7 +1,5 @@
 """A class's progress is read from the files handed in, whatever they contain."""
 
-import csv
-import io
 import json
 import os
 import struct
@@ -15,7 +13,6 @@ from lab_command import run_lab
 from rich.console import Console
 
 from labkit.doctor import checks
-from labkit.exercises import catalogue
 from labkit.system import files
 from labkit.system.errors import LabError
 from labkit_classroom.lecture import collected
@@ -132,22 +129,6 @@ def test_a_zip_bomb_that_claims_to_be_small_is_not_unpacked(tmp_path, method):
     assert int(peak_kib) * 1024 < BOMB_BYTES
 
 
-@pytest.mark.parametrize("begin", ["=", "+", "-", "@", "\t=", "\u00a0=", "\u200b=", "\ufeff=", "x;=", "x;\u00a0="])
-def test_names_never_become_spreadsheet_formulas(tmp_path, begin):
-    results(tmp_path / f"{begin}1+1-results-07.json", "07", e1="passed")
-    (row,) = csv.DictReader(io.StringIO(collected.as_csv(collected.collect(tmp_path))))
-    for cell in row["student_id"].split(";"):
-        assert cell[0] == "'" or cell[0].isalnum()
-
-
-@pytest.mark.parametrize("when", ["=1+1", "2026-12-01 10:00\n=1+1", "2" * 1000])
-def test_an_invalid_time_gives_no_timestamp(tmp_path, when):
-    about = {"lab": "07", **ABOUT, "when": when, "exercises": {"1": "passed"}}
-    (tmp_path / "ada-results-07.json").write_text(json.dumps(about))
-    (row,) = csv.DictReader(io.StringIO(collected.as_csv(collected.collect(tmp_path))))
-    assert (row["timestamp"], row["score"]) == ("", "1.0")
-
-
 def test_escape_sequences_in_files_do_not_reach_the_terminal(tmp_path, capsys):
     evil = "\x1b[2J\x1b[31m\u202e[red]x[-nothing]\\\\"
     about = {"lab": "07", **ABOUT, "exercises": {evil: "passed"}}
@@ -262,38 +243,6 @@ class TestHandedIn:
         error = capsys.readouterr().err
         assert message in error
         assert error.count("\n") == 1
-
-
-class TestGrades:
-    """Points for credit, in nbgrader's format."""
-
-    def rows(self, folder: Path) -> list[dict[str, str]]:
-        return list(csv.DictReader(io.StringIO(collected.as_csv(collected.collect(folder)))))
-
-    def test_the_columns_are_nbgraders(self):
-        from nbgrader.plugins import export
-
-        source = Path(export.__file__).read_text()
-        keys = source.partition("keys = [")[2].partition("]")[0]
-        assert tuple(json.loads(f"[{keys}]")) == collected.COLUMNS
-
-    def test_an_exercise_is_a_point_and_missing_students_have_none(self, tmp_path):
-        results(
-            tmp_path / "ada" / "work" / "results-00.json", "00", e1="passed", e2="not yet", e3="passed", e99="passed"
-        )
-        (tmp_path / "bob").mkdir()
-        exercises = len(catalogue.find("00").exercises)
-        ada, bob = self.rows(tmp_path)
-        assert (ada["student_id"], ada["assignment"], ada["timestamp"]) == ("ada", "00_welcome", "2026-12-01 10:00:00")
-        assert (ada["score"], ada["raw_score"], ada["max_score"]) == ("2.0", "2.0", f"{exercises}.0")
-        assert (bob["student_id"], bob["timestamp"], bob["score"]) == ("bob", "", "0.0")
-
-    def test_the_command_writes_it(self, tmp_path, capsys):
-        results(tmp_path / "class" / "ada-results-00.json", "00", e1="passed")
-        out = tmp_path / "grades.csv"
-        assert run_lab("class", str(tmp_path / "class"), "--csv", str(out)) == 0
-        assert out.read_text().startswith("assignment,duedate,timestamp,student_id,")
-        assert str(out) in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("error", [KeyError("uid not found: 1"), OSError("No username set in the environment")])
