@@ -93,15 +93,15 @@ def _read(text: str) -> tuple[NotebookNode, dict[str, Any]]:
         seen[digest] += 1
         metadata = {key: cell.metadata[key] for key in KEPT_METADATA if key in cell.metadata}
         if writes_c(cell.source):
-            cell.source = re.sub(r"^# ?", "", cell.source, flags=re.M)
+            cell.source = re.sub(r"^#( |$)", "", cell.source, flags=re.M)  # jupytext has done it for `#!`
         new = nbformat.v4.new_code_cell if cell.cell_type == "code" else nbformat.v4.new_markdown_cell
         notebook.cells.append(new(cell.source, id=f"{digest}-{seen[digest]}", metadata=metadata))
     return notebook, dict(parsed.metadata.get("lab", {}))
 
 
 def writes_c(cell_source: str) -> bool:
-    """Return whether a cell writes a C file; in a source, all its lines are comments."""
-    return bool(re.match(r"%%writefile \S+\.c$", cell_source, re.M))
+    """Return whether a cell writes a C file or a job script; in a source, all its lines are comments."""
+    return bool(re.match(r"%%writefile \S+\.(c|sbatch)$", cell_source, re.M))
 
 
 def blank(notebook: NotebookNode) -> NotebookNode:

@@ -14,7 +14,7 @@ FIRST = (
 
 EXECUTIONS = ("test_untouched.py", "test_core_only.py", "test_without.py")  # of labs' notebooks
 SHARED = {
-    "tests/slurm": ("tests/slurm/test_cluster.py", "tests/slurm/test_jobs.py", "tests/train/test_sbatch.py"),  # `small`
+    "tests/slurm": ("tests/slurm/test_cluster.py", "tests/slurm/test_job_scripts.py"),  # `small`
     "tests/classroom/hub": ("tests/classroom/hub/",),  # the seats' accounts
 }
 

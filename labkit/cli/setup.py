@@ -198,7 +198,7 @@ def install_torch() -> None:
     trial = (*variables, sys.executable, "-c", "import torch.distributed.fsdp, torch._dynamo")
     script = f"{{ {_words(*command, *links)} || {_words(*command, *links, *index)}; }} && {_words(*trial)}"
     os.environ["LAB_AGAIN"] = "with its wheel in a folder, UV_FIND_LINKS=FOLDER ./lab setup --torch"
-    run(launch("PyTorch for CPUs, for labs 03 and 11: 1 GB", "setup-torch", script))
+    run(launch("PyTorch for CPUs, for labs 03, 07, 08 and 11: 1 GB", "setup-torch", script))
     shutil.copy(requirements, part)
     shutil.rmtree(packages, ignore_errors=True)
     part.rename(packages)

@@ -28,7 +28,7 @@ def setup(
     ] = False,
     author: Annotated[bool, typer.Option("--author", help="add the packages for writing and testing labs")] = False,
     torch: Annotated[
-        bool, typer.Option("--torch", help="add PyTorch for CPUs, for labs 03 and 11: 1 GB, half a minute")
+        bool, typer.Option("--torch", help="add PyTorch for CPUs, for labs 03, 07, 08 and 11: 1 GB, half a minute")
     ] = False,
 ) -> None:
     """Create or repair the environment. Other commands do this when needed.

@@ -1,4 +1,4 @@
-"""The labs' data: handwritten digits, photos, and images in ImageNet's layout, including synthetic ones."""
+"""The labs' data: handwritten digits and photos."""
 
 from typing import TYPE_CHECKING
 

@@ -21,6 +21,5 @@ STEPS = {
     "batch": Step("03", "best batch size vs default"),
     "tuner": Step("05", "tuned settings vs default"),
     "ranks": Step("07", "ranks vs threads, same cores"),
-    "wires": Step("08", "all nodes vs one"),
     "bits": Step("04", "INT8 vs FP32", "inference"),
 }

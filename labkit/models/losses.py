@@ -33,7 +33,7 @@ def l2_loss(weights: Sequence[tf.Variable], weight_decay: float) -> tf.Tensor:
 def is_kernel(weight: tf.Variable) -> bool:
     """Return whether a weight is the kernel of a convolution or dense layer; biases and batch norms have one dimension.
 
-    Only kernels are decayed, and scaled by LARS (Goyal et al. 2017, arXiv 1706.02677, section 5.3, and He et al. 2018,
-    arXiv 1812.01187, section 3.1).
+    Only kernels are decayed (Goyal et al. 2017, arXiv 1706.02677, section 5.3, and He et al. 2018, arXiv 1812.01187,
+    section 3.1).
     """
     return len(weight.shape) > 1

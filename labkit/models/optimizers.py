@@ -7,8 +7,6 @@ import tensorflow as tf
 
 from labkit.models.losses import is_kernel
 
-LARS_COEFFICIENT = 0.001  # You et al. 2017, arXiv 1708.03888, section 5
-
 
 class Optimizer(Protocol):
     """The rule that updates weights with their gradients."""
@@ -40,8 +38,6 @@ class Momentum:
         The trained variables.
     momentum, weight_decay : float
         m and d.
-    lars : bool
-        Whether each kernel's g + d·w is first scaled by its trust ratio.
 
     Attributes
     ----------
@@ -49,18 +45,15 @@ class Momentum:
         v of each weight; a checkpoint must contain them.
     """
 
-    def __init__(
-        self, weights: Sequence[tf.Variable], momentum: float = 0.9, weight_decay: float = 0.0, lars: bool = False
-    ):
-        self.weights, self.momentum, self.weight_decay, self.lars = weights, momentum, weight_decay, lars
+    def __init__(self, weights: Sequence[tf.Variable], momentum: float = 0.9, weight_decay: float = 0.0):
+        self.weights, self.momentum, self.weight_decay = weights, momentum, weight_decay
         self.velocities = _slots(weights, "velocity")
 
     def apply(self, gradients: Sequence[tf.Tensor], rate: tf.Tensor | float) -> None:
         """Update the weights and their velocities by one step."""
         for w, v, g in zip(self.weights, self.velocities, gradients, strict=True):
-            if is_kernel(w) and (self.weight_decay or self.lars):
-                scale = trust_ratio(w, g, self.weight_decay) if self.lars else 1.0
-                g = scale * (g + self.weight_decay * w)
+            if is_kernel(w) and self.weight_decay:
+                g = g + self.weight_decay * w
             tf.raw_ops.ResourceApplyMomentum(var=w.handle, accum=v.handle, lr=rate, grad=g, momentum=self.momentum)
 
 
@@ -77,13 +70,6 @@ class RMSProp:
             tf.raw_ops.ResourceApplyRMSProp(
                 var=w.handle, ms=s.handle, mom=v.handle, lr=rate, rho=0.9, momentum=0.9, epsilon=1.0, grad=g
             )
-
-
-def trust_ratio(weight: tf.Tensor, gradient: tf.Tensor, weight_decay: float) -> tf.Tensor:
-    """Return the LARS factor for a layer: 0.001·‖w‖ / (‖g‖ + d·‖w‖); 1 if either norm is 0."""
-    weight_norm, gradient_norm = tf.norm(weight), tf.norm(gradient)
-    ratio = LARS_COEFFICIENT * weight_norm / (gradient_norm + weight_decay * weight_norm)
-    return tf.where((weight_norm > 0) & (gradient_norm > 0), ratio, 1.0)
 
 
 def _slots(weights: Sequence[tf.Variable], name: str, fill: float = 0.0) -> list[tf.Variable]:

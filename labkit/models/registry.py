@@ -23,33 +23,30 @@ class Model(NamedTuple):
     classes : int
         The number of classes.
     dataset : {"imagenet", "synthetic", "mnist"}
-        The dataset of its images. Synthetic images are those of `lab data tfrecords`.
-    recipe : bool
-        Whether the recipe of `labkit.train` fits it.
+        The dataset whose shape its images have.
     """
 
     layers: Layers
     shape: tuple[int, int, int]
     classes: int
     dataset: Dataset
-    recipe: bool = False
 
 
 IMAGENET_CLASSES = 1001  # ImageNet's TFRecords number them from 1 to 1,000
-SYNTHETIC_CLASSES = 11  # those of `lab data tfrecords`, also numbered from 1
+SYNTHETIC_CLASSES = 11  # ten, also numbered from 1
 
 
-def _imagenet(layers: Layers, side: int = 224, recipe: bool = False) -> Model:
-    return Model(layers, (side, side, 3), IMAGENET_CLASSES, "imagenet", recipe)
+def _imagenet(layers: Layers, side: int = 224) -> Model:
+    return Model(layers, (side, side, 3), IMAGENET_CLASSES, "imagenet")
 
 
 def _small(layers: Layers) -> Model:
-    return Model(layers, (32, 32, 3), SYNTHETIC_CLASSES, "synthetic", recipe=True)
+    return Model(layers, (32, 32, 3), SYNTHETIC_CLASSES, "synthetic")
 
 
 MODELS = {
     "resnet50": _imagenet(architectures.resnet((3, 4, 6, 3), IMAGENET_CLASSES, stride_in_3x3=False)),
-    "resnet50_v1.5": _imagenet(architectures.resnet((3, 4, 6, 3), IMAGENET_CLASSES, stride_in_3x3=True), recipe=True),
+    "resnet50_v1.5": _imagenet(architectures.resnet((3, 4, 6, 3), IMAGENET_CLASSES, stride_in_3x3=True)),
     "resnet8": _small(architectures.small_resnet(1, SYNTHETIC_CLASSES)),
     "resnet20": _small(architectures.small_resnet(3, SYNTHETIC_CLASSES)),
     "inception3": _imagenet(architectures.inception3(IMAGENET_CLASSES), side=299),

@@ -13,7 +13,6 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -22,7 +21,7 @@ import psutil
 
 from labkit.mpi.planning import SMALL
 from labkit.slurm import supervisor
-from labkit.system import lacks, load, locks, processes
+from labkit.system import lacks, locks, processes
 from labkit.system.errors import LabError
 from labkit.system.paths import STATE, shown
 from labkit.system.terminal import progress
@@ -65,12 +64,6 @@ class Slurm:
     supervisor_pid: int = 0
     network: str = ""
 
-    def missing(self) -> str:
-        """Return one line on the small one's first missing part; empty if it is complete, or if the cluster is real."""
-        if self.kind == "real":
-            return ""
-        return next(iter(_broken(Path(self.variables["SLURM_CONF"]).parent)), "").partition("\n")[0].rstrip(".")
-
 
 class Status(NamedTuple):
     """The state of the small Slurm.
@@ -107,13 +100,6 @@ def start_slurm(nodes: int = 2, until: int | None = None, network: float | str |
 def stop_slurm() -> bool:
     """End the small Slurm and its jobs; see `Cluster.down`."""
     return Cluster().down()
-
-
-def watch_nodes(slurm: Slurm | None, where: str) -> AbstractContextManager[load.Contention]:
-    """Watch other processes' use of the cores while jobs run, or ranks without Slurm; see `load.watch`."""
-    if slurm and slurm.kind == "real":
-        return load.watch(where, unknown="the jobs run on the cluster's nodes, not here")
-    return load.watch(where, also=[slurm.supervisor_pid] if slurm else ())
 
 
 def obstacle() -> str:

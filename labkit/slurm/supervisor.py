@@ -45,7 +45,7 @@ from labkit.testbed.wiring import SWITCH_ADDRESS
 TMP = Path("/tmp")  # the folder of the folders that hold a small Slurm
 CONF = "slurm.conf"
 COMMANDS_FOLDER = "bin"  # in the folder, on a testbed: wrappers of Slurm's commands
-COMMANDS = ("salloc", "sattach", "sbatch", "scancel", "scontrol", "sinfo", "squeue", "srun")
+COMMANDS = ("sacct", "salloc", "sattach", "sbatch", "scancel", "scontrol", "sinfo", "squeue", "srun")
 NETWORK_FILE = "network"  # a file in the folder: the requested rate, and the measured one in words
 # Listen only at the address of this machine's name: on most machines, loopback.
 OWN_ADDRESS_ALONE = "CommunicationParameters=NoCtldInAddrAny,NoInAddrAny"
@@ -299,7 +299,10 @@ def slurm_conf(folder: Path, nodes: int, machine: Machine, places: Sequence[Plac
         f"SlurmUser={user}",
         f"SlurmdUser={user}",
         "AuthType=auth/munge",
-        f"AuthInfo=socket={folder}/munge.socket",
+        # A requeued job waits until its credential has expired: 5 s instead of 2 minutes.
+        f"AuthInfo=socket={folder}/munge.socket,cred_expire=5",
+        "JobCompType=jobcomp/filetxt",  # for `sacct -c`; accounting needs a database
+        f"JobCompLoc={folder}/jobs",
         *settings,
         f"StateSaveLocation={folder}/state",
         f"SlurmdSpoolDir={folder}/spool/%n",

@@ -18,8 +18,8 @@ from labkit.system.errors import LabError
 from labkit.testbed import rates
 from labkit.testbed.namespaces import Shell
 from labkit.testbed.topology import CORE, Topology
-from labkit.testbed.units import show_rate
-from labkit.testbed.wiring import build, interface
+from labkit.testbed.units import parse_rate, show_rate
+from labkit.testbed.wiring import build, interface, set_limit
 
 ENTER = Path(__file__).with_name("enter.sh")
 LOW_SHARE = 0.8  # a wire that carries less than this share of its rate; TCP and Ethernet headers take 0.06
@@ -169,6 +169,10 @@ class Testbed:
             if candidate.number == node:
                 return self._shell.enter(candidate.pid)
         raise LabError(f"the nodes are 1 to {len(self.nodes)}: there is no node {node!r}.")
+
+    def set_wire(self, node: int, rate: float | str) -> None:
+        """Change the rate of a node's wire; `topology` and `check` keep the rates with which the testbed was made."""
+        set_limit(self._shell, self.nodes[node - 1], self.interface, parse_rate(rate))
 
 
 def traffic(pid: int | str = "self", name: str | None = None) -> Traffic:

@@ -138,10 +138,15 @@ def _tune_tcp(topology: Topology) -> str:
     )
 
 
+def set_limit(shell: Shell, node: Node, name: str, rate: float) -> None:
+    """Change the rate of a node's cable, at both ends."""
+    shell.run(f"{_limit(f'port{node.number}', rate)}\nnsenter -t {node.pid} -n {_limit(name, rate)}")
+
+
 def _limit(interface: str, rate: float, queue: int | None = None) -> str:
     """Return the command that limits the rate, and the queue in bytes, of one end of a cable."""
     waiting = f"latency {1e3 * QUEUE_S:g}ms" if queue is None else f"limit {queue}"
-    return f"tc qdisc add dev {interface} root tbf rate {rate:.0f}bit burst {burst(rate)} {waiting}"
+    return f"tc qdisc replace dev {interface} root tbf rate {rate:.0f}bit burst {burst(rate)} {waiting}"
 
 
 def _run(shell: Shell, script: str) -> None:

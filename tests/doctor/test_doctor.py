@@ -216,7 +216,7 @@ def test_a_good_machine_needs_nothing():
         ("daal4py", {"09"}),
         ("network", {"06", "07", "08", "11"}),
         ("Slurm", {"08"}),
-        ("PyTorch", {"03", "07", "11"}),
+        ("PyTorch", {"03", "07", "08", "11"}),
     ],
 )
 def test_a_failure_affects_only_labs_that_use_the_feature(check, labs):

@@ -1,6 +1,7 @@
 """Extract functions and verdicts from the cells of a lab, for tests."""
 
 import ast
+from pathlib import Path
 from typing import Any
 
 from nbformat import NotebookNode
@@ -36,3 +37,13 @@ def functions(lab: str, *names: str, **namespace: Any) -> dict[str, Any]:
 def verdict_of(cell: NotebookNode) -> str:
     """Return the text of the verdict that a cell shows."""
     return next(out.data["text/plain"] for out in cell.outputs if out.output_type == "display_data")
+
+
+def write_files(lab: str) -> None:
+    """Write the files of a lab's `%%writefile` cells, solved, into the current folder."""
+    for cell in sources.solved(sources.read(sources.find(lab))).cells:
+        head, _, text = cell.source.partition("\n")
+        if head.startswith("%%writefile"):
+            path = Path(head.split()[-1])
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(f"{text}\n")

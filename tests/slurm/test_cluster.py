@@ -21,7 +21,6 @@ from labkit.mpi.planning import SMALL
 from labkit.slurm import cluster, supervisor
 from labkit.slurm.cluster import Cluster
 from labkit.slurm.supervisor import slurm_conf
-from labkit.system import load
 from labkit.system.errors import LabError
 from labkit.system.machine import node_cores, node_cpus
 from labkit.system.processes import wait_until
@@ -82,23 +81,6 @@ def test_up_and_status_describe_the_cluster_and_up_again_changes_nothing(small):
     assert (status.broken, status.folder) == ((), folder_of(small))
     assert "n[1-2]" in status.nodes
     assert "JOBID" in status.jobs
-
-
-def test_jobs_do_not_count_as_other_work(shell, small, tmp_path, monkeypatch):
-    spin = "import time\nwhile time.process_time() < 1: pass"
-    script(tmp_path, "spin.py", spin)
-    script(tmp_path, "job.sh", f"#!/bin/bash\nsrun {PYTHON} spin.py\n")
-    measured, compare = [], load._compare
-
-    def record(others, machine, used, passed, before, after):
-        measured.append(after.seconds - before.seconds)
-        compare(others, machine, used, passed, before, after)
-
-    monkeypatch.setattr(load, "_compare", record)
-    with cluster.watch_nodes(small.slurm(), "section 5") as others:
-        shell("sbatch --wait -N2 --ntasks-per-node=1 job.sh")
-    assert 2 <= measured[0] + 0.1 < 4
-    assert others.where == "section 5"
 
 
 RANK = """

@@ -11,15 +11,18 @@ import tempfile
 import textwrap
 from pathlib import Path
 
+import lab_cells
 import psutil
 import pytest
 from slurm_shell import is_sleep, script, shell_of
 
+from labkit.mpi import torch_ranks
 from labkit.mpi.planning import SMALL, SMALL_ON_WIRES
 from labkit.slurm import supervisor
 from labkit.slurm.cluster import Cluster
 from labkit.system import processes
 from labkit.system.errors import LabError
+from labkit.system.paths import ROOT
 
 PYTHON = shlex.quote(sys.executable)  # the checkout's path may have spaces
 MPIRUN = shlex.quote(str(Path(sys.executable).with_name("mpirun")))
@@ -84,6 +87,18 @@ def test_ranks_of_a_job_use_the_wires_however_they_are_started(shell, tmp_path):
     lines = [json.loads(match) for match in re.findall(r'\["[^]]*\]', text)]  # ranks may mix their lines
     assert sorted(line[:2] for line in lines) == [["n1", "node1"]] * 3 + [["n2", "node2"]] * 3, text
     assert all(PAYLOAD < count < 1.2 * PAYLOAD for line in lines for count in line[2:]), text
+
+
+def test_torchrun_starts_a_rank_on_each_node(shell, tmp_path, monkeypatch):
+    """On wires, as PyTorch's store listens on all addresses."""
+    if reason := torch_ranks.obstacle():
+        pytest.skip(f"NO PYTORCH HERE: {reason}")
+    monkeypatch.setenv("KIT", str(ROOT))
+    monkeypatch.chdir(tmp_path)
+    lab_cells.write_files("08")
+    shell("sbatch --wait --nodes=2 --job-name=torch work/torchrun.sbatch")
+    log = (tmp_path / "work" / "torch.log").read_text()
+    assert sorted(re.findall(r"rank \d of 2: moved by 0\.50", log)) == [f"rank {n} of 2: moved by 0.50" for n in (0, 1)]
 
 
 def test_srun_and_salloc_outside_start_programs_on_the_nodes(shell, tmp_path):
