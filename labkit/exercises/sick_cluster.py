@@ -161,7 +161,7 @@ def record_cases(job: str, runs: Mapping[str, str], quick: bool) -> None:
     """Make every run of every case, if recordings are made."""
     if VARIABLE not in os.environ:
         return
-    figures = {}
+    figures: dict[str, Measured] = {}
     for fault in RECORDED:
         case = next(number for number in itertools.count(1) if draw(number) == fault)
         on_testbed = _Case(case, job, runs)
