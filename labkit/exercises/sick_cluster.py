@@ -57,7 +57,7 @@ class SickCluster:
         self._answers = 0
         no_wires = obstacle()
         possible = {fault.kind for fault in RECORDED}
-        if not no_wires and two_cpus_per_node():
+        if two_cpus_per_node():
             possible.add(CPUS)
         while (fault := draw(self.case)).kind not in possible:
             self.case += 1
@@ -153,8 +153,8 @@ class _Case:
 
 
 def two_cpus_per_node() -> bool:
-    """Return whether each node has at least two cores."""
-    return usable_machine().usable_cores >= 2 * STORAGE_NODE
+    """Return whether each node of a testbed, if one can be made, has at least two cores."""
+    return usable_machine().usable_cores >= 2 * STORAGE_NODE and not obstacle()
 
 
 def record_cases(job: str, runs: Mapping[str, str], quick: bool) -> None:
