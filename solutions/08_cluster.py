@@ -3,7 +3,7 @@
 #   jupytext:
 #     text_representation: {extension: .py, format_name: percent}
 #   lab:
-#     goal: hand in a Slurm job that survives its time limit, and diagnose a sick cluster
+#     goal: hand in a job that outlives its limit, diagnose a sick cluster
 #     needs: [ISA, memory, TensorFlow, MPI, Horovod, data]
 #     better_with: [cores, network, Slurm, PyTorch]
 # ---
