@@ -28,6 +28,7 @@ from labkit.doctor.probes import (
 )
 from labkit.exercises import catalogue
 from labkit.exercises.catalogue import LabInfo
+from labkit.models import llama
 from labkit.mpi import torch_ranks
 from labkit.roofline import measure
 from labkit.system import compiler
@@ -404,6 +405,7 @@ CHECKS = (
     Check("daal4py", "packages", _daal4py, partial(try_ranks, "allreduce_daal4py.py"), "ranks"),
     Check("OpenVINO", "packages", _judge, partial(try_python, "openvino_matmul.py"), "seconds"),
     Check("PyTorch", "packages", _optional, lambda: ProbeResult(torch_ranks.version(), torch_ranks.obstacle())),
+    Check("llama.cpp", "packages", _optional, lambda: ProbeResult(llama.version(), llama.obstacle())),
     Check("compiler", "packages", _optional, lambda: ProbeResult(compiler.version(), compiler.obstacle())),
     Check("MPI", "parallel", _mpi, _find_mpi),
     Check("network", "parallel", _optional, try_network),

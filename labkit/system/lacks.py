@@ -5,7 +5,7 @@ import os
 from labkit.system.errors import LabError
 
 VARIABLE = "LAB_WITHOUT"
-PARTS = ("namespaces", "torch", "slurm", "compiler", "bf16")
+PARTS = ("namespaces", "torch", "slurm", "compiler", "bf16", "engine")
 
 
 def simulated() -> list[str]:

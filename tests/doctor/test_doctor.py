@@ -61,8 +61,9 @@ OBSERVED = {
     "TensorFlow": ProbeResult(ONEDNN_ON),
     "Horovod": ProbeResult("0.28.1, sums correctly over 2 ranks"),
     "daal4py": ProbeResult("2026.2.0, sums correctly over 2 ranks"),
-    "OpenVINO": ProbeResult("runs an 8-bit model (OpenVINO GenAI 2026.4.1.0-3408-ab01d1771e4, NNCF 3.4.0)"),
+    "OpenVINO": ProbeResult("runs an 8-bit model (OpenVINO 2026.4.1, NNCF 3.4.0)"),
     "PyTorch": ProbeResult("2.13.0+cpu"),
+    "llama.cpp": ProbeResult("2026.10.11549"),
     "compiler": ProbeResult("g++ (Debian 12.2.0-14) 12.2.0"),
     "numactl": ProbeResult(),
     "MPI": Mpi("/home/student/labs/.venv/bin/mpirun", None),
@@ -212,11 +213,12 @@ def test_a_good_machine_needs_nothing():
 @pytest.mark.parametrize(
     ("check", "labs"),
     [
-        ("OpenVINO", {"04", "10"}),
+        ("OpenVINO", {"04"}),
         ("daal4py", {"09"}),
         ("network", {"06", "07", "08", "11"}),
         ("Slurm", {"08"}),
         ("PyTorch", {"03", "07", "08", "11"}),
+        ("llama.cpp", {"10"}),
     ],
 )
 def test_a_failure_affects_only_labs_that_use_the_feature(check, labs):

@@ -1,4 +1,4 @@
-"""Exercises of lab 10: attention, a KV cache, the cost of a pass."""
+"""Exercises of lab 10: attention, a KV cache, the cost of a pass, weights in groups, drafts."""
 
 from collections import namedtuple
 from collections.abc import Callable
@@ -215,4 +215,158 @@ EXERCISES[3] = Reference(
         "model.active_weights, kv_bytes * 2 * model.layers * model.kv_heads * model.head_size * (cached + tokens)",
     ),
     hint_for=dict.fromkeys(ORDERS, ORDER_HINT),
+)
+
+# Exercise 4: a scale for each group
+
+GROUPS_HINT, SCALE_HINT, CODES_HINT = (
+    "First make a three-dimensional array, weights.reshape(rows, -1, group): its last axis is one group.",
+    "The scale is the value of one code step: np.abs(groups).max(axis=-1) / (2 ** (bits - 1) - 1). What is it for a "
+    "group of zeros?",
+    "scales = np.where(scales == 0, 1, scales); codes = np.round(groups / scales[..., None]).astype('int8'); return "
+    "codes.reshape(weights.shape), scales",
+)
+
+
+def _weights(seed: int, bits: int, rows: int, groups: int, group: int) -> tuple[np.ndarray, int, int]:
+    """Return weights that are no codes' midpoints, and whose groups differ in size; small ones, as trained, too."""
+    rng = np.random.default_rng(seed)
+    sizes = rng.choice([0.003, 0.1, 2.0], (rows, groups, 1))
+    weights = rng.standard_normal((rows, groups, group)) * sizes
+    return weights.reshape(rows, -1).astype("float32"), bits, group
+
+
+def _grouped(weights: np.ndarray, bits: int, group: int) -> str:
+    return f"in_groups({np.round(weights, 6).tolist()}, {bits}, {group})"
+
+
+EXERCISES[4] = Reference(
+    cases=[
+        (np.array(values, "float32"), bits, group)
+        for values, bits, group in (
+            ([[7, -3.25, 1.75, 0.25]], 4, 4),
+            ([[-14, 5, 3, 0.75]], 4, 4),
+            ([[3.4, -7, -14, 5, 0.4, 0.2]], 4, 2),
+            ([[0, 0, 0.6, -0.25]], 4, 2),
+            ([[0.6, -4, 0]], 3, 1),
+            ([[1, -0.75, 0.25, 0.125]], 8, 4),
+            ([[0.003, -0.0012, 0, 0.0006]], 8, 4),
+            ([[3.4, -7, 1, 2], [0.4, -14, 3, 27]], 4, 2),
+        )
+    ],
+    more=st.builds(
+        _weights, st.integers(0, 99), st.integers(2, 8), st.integers(1, 3), st.integers(1, 3), st.integers(1, 5)
+    ),
+    case=_grouped,
+    returns=(
+        Result("codes", array=True, hint=CODES_HINT),
+        Result("scales", rel=1e-4, abs=1e-8, array=True, hint=SCALE_HINT),
+    ),
+    wrong={
+        "the scale were the largest weight": {" / (2 ** (bits - 1) - 1)": ""},
+        "the largest code were 8, not 7": {"(2 ** (bits - 1) - 1)": "2 ** (bits - 1)"},
+        "the codes went up to 15, not 7": {"(2 ** (bits - 1) - 1)": "(2**bits - 1)"},
+        "the absolute value had not been taken": {"np.abs(groups).max": "groups.max"},
+        "each row had one scale": {
+            "np.abs(groups).max(axis=-1)": "np.abs(groups).max(axis=(1, 2))[:, None] + 0 * groups[..., 0]"
+        },
+        "all weights had one scale": {"np.abs(groups).max(axis=-1)": "np.abs(groups).max() + 0 * groups[..., 0]"},
+        "codes were truncated, not rounded to the nearest integer": {
+            "np.round(groups / scales[..., None])": "(groups / scales[..., None])"
+        },
+        "weights were multiplied by the scale": {"groups / scales": "groups * scales"},
+        "codes were not rounded": {'np.round(groups / scales[..., None]).astype("int8")': "groups / scales[..., None]"},
+    },
+    also=[{"np.round(groups": "np.rint(groups"}, {"np.where(scales == 0, 1, scales)": "scales + (scales == 0)"}],
+    hints=(GROUPS_HINT, SCALE_HINT, CODES_HINT),
+)
+
+# Exercise 5: what is accepted
+
+FIRST_HINT, OWN_HINT = (
+    "Go through the proposed tokens in order. Which is the first that the large model would not have written?",
+    "After the right tokens, the large model's own choice is known as well, choices[right]: it is right by definition. "
+    "That also holds if all of the proposed tokens are right, or none.",
+)
+TOO_FEW = "the large model's own token after the accepted ones were lost"
+
+EXERCISES[5] = Reference(
+    cases=[
+        ([5, 6, 7], [5, 9, 8, 4]),
+        ([5, 6, 7], [5, 6, 7, 8]),
+        ([5, 6, 7], [9, 8, 4, 3]),
+        ([5, 6, 7], [9, 6, 7, 8]),
+        ([5, 6, 7], [6, 5, 7, 8]),
+        ([5, 6, 7, 7], [5, 9, 7, 7, 7]),
+        ([], [4]),
+        ([50_001, 50_002], [50_001, 50_002, 50_003]),
+    ],
+    more=st.integers(0, 6).flatmap(
+        lambda n: st.tuples(*(st.lists(st.integers(0, 2), min_size=k, max_size=k) for k in (n, n + 1)))
+    ),
+    returns=(Result(hint=FIRST_HINT),),
+    wrong={
+        TOO_FEW: {"[*proposed[:right], choices[right]]": "proposed[:right]"},
+        "it were all choices of the large model": {"[*proposed[:right], choices[right]]": "choices"},
+        "it were all proposed tokens": {"[*proposed[:right], choices[right]]": "proposed"},
+        "the first wrong token were accepted too": {"[*proposed[:right], choices[right]]": "proposed[: right + 1]"},
+        "only a whole proposal could be accepted": {
+            "[*proposed[:right], choices[right]]": "choices if proposed == choices[:-1] else choices[:1]"
+        },
+        "right tokens after a wrong one counted": {
+            "[*proposed[:right], choices[right]]": "[a for a, b in zip(proposed, choices) if a == b] + [choices[right]]"
+        },
+    },
+    also=[{"[*proposed[:right], choices[right]]": "choices[: right + 1]"}],
+    hints=(FIRST_HINT, OWN_HINT, "count the equal tokens at the beginning in `right`; return choices[: right + 1]"),
+    hint_for={TOO_FEW: OWN_HINT},
+)
+
+# Exercise 6: is it worth it?
+
+CERTAIN_HINT = (
+    "The sum 1 + alpha + … + alpha**gamma is (1 - alpha ** (gamma + 1)) / (1 - alpha) for all alpha except 1, where "
+    "it is gamma + 1. Add up the terms, or handle alpha = 1 separately."
+)
+SPENT, GROWN = "(gamma * draft_cost + pass_cost)", "sum(alpha**right for right in range(gamma + 1))"
+
+EXERCISES[6] = Reference(
+    cases=[
+        (0.6, 3, 0.1, 1.7),
+        (0.5, 1, 0.25, 1.5),
+        (0.8, 4, 0.1, 1.2),
+        (0.0, 2, 0.25, 1.5),
+        (0.9, 5, 0.0, 2.0),
+        (0.995, 9, 0.05, 1.5),  # nearly 1, but not 1
+        (1.0, 4, 0.1, 1.6),
+    ],
+    more=st.tuples(
+        st.sampled_from([twentieth / 20 for twentieth in range(21)]),
+        st.integers(1, 12),
+        st.sampled_from((0.0, 0.05, 0.3, 1.0)),
+        st.sampled_from((1.0, 1.4, 3.0)),
+    ),
+    returns=(Result(format=".2f", hint=CERTAIN_HINT),),
+    wrong={
+        "the large model's own token did not count": {GROWN: f"({GROWN} - 1)"},
+        "the large model wrote none after gamma right tokens": {"range(gamma + 1)": "range(gamma)"},
+        "tokens after a wrong one counted too": {GROWN: "(1 + alpha * gamma)"},
+        "the text grew by gamma + 1 tokens in each pass": {GROWN: "(gamma + 1)"},
+        "the text grew by all tokens or by one": {GROWN: "(1 + gamma * alpha**gamma)"},
+        "the draft took no time": {SPENT: "pass_cost"},
+        "the draft wrote one token per pass": {"gamma * draft_cost": "draft_cost"},
+        "the draft wrote gamma + 1 tokens per pass": {"gamma * draft_cost": "(gamma + 1) * draft_cost"},
+        "the large model's pass took as long as for one token": {"+ pass_cost": "+ 1"},
+        "pass_cost were the time for each of gamma + 1 tokens": {"+ pass_cost": "+ (gamma + 1) * pass_cost"},
+        "it were the time of a token, as a share of the time without a draft": {f"grown / {SPENT}": f"{SPENT} / grown"},
+        "it were the tokens of one pass, whatever its time": {f" / {SPENT}": ""},
+    },
+    also=[{GROWN: "(gamma + 1 if alpha == 1 else (1 - alpha ** (gamma + 1)) / (1 - alpha))"}],
+    hints=(
+        "By how many tokens does the text grow in one pass, on average? At least one, the large model's own. A second "
+        "with probability alpha. A third?",
+        "Token i counts only if all before it were right: the probability is alpha**i, for i from 0 to gamma. The time "
+        "of one pass is the draft's time for all of its tokens, plus the large model's.",
+        "sum(alpha**i for i in range(gamma + 1)) / (gamma * draft_cost + pass_cost)",
+    ),
 )
