@@ -77,7 +77,7 @@ text = characters.load_characters()
 print(text.source)
 
 # %% [markdown]
-# ## 1 · A transformer, small and whole {read 5.5, do 4, wait 1.3}
+# ## 1 · A transformer, small and whole {read 5.5, do 4, wait 1}
 #
 # A language model answers one question: *given the text so far, what comes next?* The text is cut into
 # [**tokens**](../docs/glossary.md#token), in this section one of 128 characters, in chat models pieces of words. The
@@ -446,7 +446,7 @@ def cost(tokens, cached, model, weight_bytes, kv_bytes):
 cost = check(3, cost)
 
 # %% [markdown]
-# ## 4 · The forecast {read 3.5, do 1, wait 0.1}
+# ## 4 · The forecast {read 3.5, do 1}
 #
 # The model is Qwen3-0.6B, or Qwen3-1.7B where the CPU's caches would hold much of the small one. [Its makers
 # publish](https://huggingface.co/Qwen) its sizes. Its weights come in two of llama.cpp's formats. In `Q4_0`, 32
@@ -527,7 +527,7 @@ results.guess(3, f"{LONG:,} tokens to read, Q4_0: measured vs forecast", ..., un
 results.guess(4, f"a token after {SHORT:,}, Q4_0: measured vs forecast", ..., unit="×")
 
 # %% [markdown]
-# ## 5 · The run {read 2.5, do 4.5, wait 0.4}
+# ## 5 · The run {read 2.5, do 4.5, wait 0.2}
 #
 # The engine is [llama.cpp](https://github.com/ggml-org/llama.cpp), in a process of its own. It reads GGUF files, about
 # a gigabyte of random weights. The run takes about four minutes in the background. The deep cache is read once, and
@@ -657,7 +657,7 @@ plots.show(figure, alt=alt, keep=results, watched=watched)
 # Each point is a round; the lines are memory's limits. Do the points lie on their line? Are rounds with faster memory
 # faster? A miss also contains what happened to the bandwidth between the forecast and the run.
 #
-# ## 6 · Why were we wrong? {read 4.5, do 2.5, wait 1.5}
+# ## 6 · Why were we wrong? {read 4.5, do 2.5, wait 1.6}
 #
 # The forecast assumed that arithmetic runs at the FP32 peak, that bytes arrive at memory's speed, and that nothing else
 # takes time. Five suspects:
@@ -793,7 +793,7 @@ results.answer(2, "What explains the miss of a token, and what would help?", ...
 #
 # </details>
 #
-# ## 7 · The corrected forecast {read 4, do 1.5, wait 1.4}
+# ## 7 · The corrected forecast {read 4, do 1.5, wait 1.2}
 #
 # The time of a pass is a sum of few parts, each proportional to something that you can count: in prefill the operations
 # of the matmuls and of attention, in decode the bytes of the weights, the operations of attention, and the blocks, for
@@ -982,7 +982,7 @@ for bits in (8, 4, 3, 2):
 # An 8-bit cache takes about half of the bytes. Its price was a perplexity of 6.234 in place of 6.232 in [llama.cpp's
 # measurement of 2024](https://github.com/ggml-org/llama.cpp/pull/7412), about as much as 8-bit weights cost.
 #
-# ## 9 · Many requests {read 3, wait 1, optional}
+# ## 9 · Many requests {read 3, wait 0.8, optional}
 #
 # A server writes a token for each of several requests in one pass, and reads and unpacks the weights once for all:
 # *batching*. But each request reads its own cache, and waits while other prompts are read.

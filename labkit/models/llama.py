@@ -41,7 +41,7 @@ def version() -> str:
 
 
 class Timing(NamedTuple):
-    """What llama.cpp measured in one request.
+    """The measurements of one request.
 
     Attributes
     ----------

@@ -259,7 +259,7 @@ EXERCISES[4] = Reference(
     ),
     case=_grouped,
     returns=(
-        Result("codes", array=True, hint=CODES_HINT),
+        Result("codes", array=True, hint=SCALE_HINT),
         Result("scales", rel=1e-4, abs=1e-8, array=True, hint=SCALE_HINT),
     ),
     wrong={
