@@ -410,8 +410,8 @@ plots.show(
 #
 # | | what it is | what it changes in the count |
 # | --- | --- | --- |
-# | [**GQA**](../docs/glossary.md#grouped-query-attention) | heads share keys and values | the cache: × kv_heads / heads |
-# | [**mixture**](../docs/glossary.md#mixture-of-experts) | a token passes 8 of 128 experts, say | it reads *active* weights |
+# | [**GQA**](../docs/glossary.md#grouped-query-attention) | heads share keys | the cache: × kv_heads / heads |
+# | [**mixture**](../docs/glossary.md#mixture-of-experts) | a token passes 8 of 128 experts | *active* weights |
 
 # %% [markdown]
 # ### Exercise 3 · Operations and bytes
@@ -1222,8 +1222,8 @@ results.answer(5, "When does a draft make writing slower on your machine?", ...)
 #
 # 1. A colleague says: "This CPU has `2 TFLOP/s`, and the model needs 14 GFLOP per token, so it writes 140 tokens a
 #    second." What is missing, and what would you ask?
-# 2. Which is the better buy for a chat server with one user, twice the cores or twice the memory channels? What would you
-#    measure first?
+# 2. Which is the better buy for a chat server with one user, twice the cores or twice the memory channels? What would
+#    you measure first?
 
 # %% [markdown] tags=["instructor"]
 # <div class="alert alert-block alert-warning" style="color: black">
@@ -1247,10 +1247,10 @@ results.answer(5, "When does a draft make writing slower on your machine?", ...)
 #
 # On other machines:
 #
-# - The wheel of llama.cpp uses AVX2 on x86-64 and plain NEON on Arm64, where *not repacked* may show nothing. AVX-512, AMX
-#   or Arm's matrix instructions raise the limits, not the run.
-# - With 16 MB of last-level cache or less, no two blocks fit, and the picture of section 5 has to tell. With more than 100
-#   MB, the models are Qwen3-1.7B and 4B.
+# - The wheel of llama.cpp uses AVX2 on x86-64 and plain NEON on Arm64, where *not repacked* may show nothing. AVX-512,
+#   AMX or Arm's matrix instructions raise the limits, not the run.
+# - With 16 MB of last-level cache or less, no two blocks fit, and the picture of section 5 has to tell. With more than
+#   100 MB, the models are Qwen3-1.7B and 4B.
 # - Memory: 4 GB; with less than 5 GB free, the deep cache has 1,536 tokens. Disk: 2 GB at a time.
 # - Two CPUs of one core need up to twice the waiting. With two NUMA nodes, figures vary from start to start.
 # - Without llama.cpp or AVX2, sections 5 to 10 show a recording, and the forecast is for that machine.

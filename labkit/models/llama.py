@@ -100,7 +100,8 @@ class Engine:
             raise LabError(reason)
         settings = {"path": str(path), "threads": machine.usable_cores, "context": context, "at_once": at_once}
         settings |= {"numa": len(machine.numa) > 1, "repack": repack, "proposed": proposed}
-        self._name, self._log = path.name, tempfile.TemporaryFile()
+        self._name = path.name
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the child
         self._process = subprocess.Popen(
             [sys.executable, str(CHILD), json.dumps(settings)],
             stdin=subprocess.PIPE,
