@@ -3,7 +3,7 @@
 #   jupytext:
 #     text_representation: {extension: .py, format_name: percent}
 #   lab:
-#     goal: write attention and its cache, forecast a real model's speed, and run it
+#     goal: write attention, forecast a real model's speed, and run it
 #     needs: [ISA, memory, TensorFlow, llama.cpp]
 #     better_with: [cores, compiler]
 # ---
@@ -1242,8 +1242,8 @@ results.answer(5, "When does a draft make writing slower on your machine?", ...)
 #
 # **For the instructor · Timing, and what goes wrong**
 #
-# Start section 5 by minute 35: its four minutes run in the background. In exercise 3, weights "read once per token" give
-# decode and prefill the same intensity.
+# Start section 5 by minute 35: its four minutes run in the background. In exercise 3, weights "read once per token"
+# give decode and prefill the same intensity.
 #
 # On other machines:
 #
