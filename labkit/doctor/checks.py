@@ -359,7 +359,7 @@ def _optional(facts: Facts, probe: ProbeResult) -> Judgement:
 
 def _daal4py(facts: Facts, probe: ProbeResult) -> Judgement:
     if "NEON" in facts.machine.isa:
-        return "fail", "not available: it has no package for Arm", "use an x86-64 machine for lab 09"
+        return "warn", "not available: it has no package for Arm; lab 09 shows recorded results instead", ""
     return _judge(facts, probe)
 
 

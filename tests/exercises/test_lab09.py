@@ -1,40 +1,50 @@
+import json
 import math
-import subprocess
-import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
-from labs import Student, ThreeWays
+from labs import ThreeWays
 
+from labkit.data import load_photo
+from labkit.measure import recorded
+from labkit.mpi.launch import run_ranks
 from labkit_author import sources
+
+pytestmark = pytest.mark.timeout(600)
+
+ROWS = "ranks, at the start", "ranks, at the end", "vs one process"
+AGREE = {"looks": (True, False, False), "again": (False, True, False), "fit": (True, True, True)}  # in these rows
 
 
 class TestExercises(ThreeWays):
     lab = "09"
-    on_ranks = frozenset({4, 5})
-    slow = frozenset({2})
+    on_ranks = frozenset({4})
 
-    @classmethod
-    def make_student(cls, folder):
-        """The lab up to its scripts: two modules from the solutions, and kmeans_helpers.py from the lab."""
-        import daal4py as d4p  # imports scikit-learn, which takes a second
 
-        student = Student("09", {"np": np, "math": math, "d4p": d4p})
-        (folder / "work").mkdir(exist_ok=True)
-        (folder / "work" / "pieces.py").write_text(student.check.module_text(2, 3))
-        (folder / "work" / "spmd.py").write_text((folder / student.answer(4)).read_text())
-        cells = sources.read(sources.find("09")).cells
-        helpers = next(cell.source for cell in cells if cell.source.startswith("%%writefile work/kmeans_helpers.py"))
-        (folder / "work" / "kmeans_helpers.py").write_text(helpers.partition("\n")[2])
-        return student
+def agreement(proof):
+    return tuple(proof[row] < 1e-9 for row in ROWS)
 
 
 @pytest.mark.slow
-def test_the_homework_compares_both_libraries(tmp_path):
-    cells = sources.read(sources.find("09")).cells
-    script = next(cell.source for cell in cells if cell.source.startswith("%%writefile work/shapes.py"))
-    (tmp_path / "shapes.py").write_text(script.partition("\n")[2])
-    run = subprocess.run(
-        [sys.executable, tmp_path / "shapes.py", "200", "5", "4"], capture_output=True, text=True, check=True
-    )
-    assert run.stdout.startswith("200 × 5, 4 centroids, daal4py vs scikit-learn: ")
+@pytest.mark.parametrize("name", AGREE)
+def test_each_fake_is_convicted_and_the_right_run_equals_one_process(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("work/checked").mkdir(parents=True)
+    for cell in sources.solved(sources.read(sources.find("09"))).cells:
+        head, _, text = cell.source.partition("\n")
+        if head.startswith("%%writefile"):
+            Path(head.split()[-1]).write_text(text)
+    Path("work/checked/sums.py").write_text(Path("work/sums.py").read_text())
+    np.save("work/photo.npy", load_photo(None, pixels=5_000))
+    run_ranks(3, "work/prove.py", 6, 5, f"work/{name}.py", threads=1, show=False)
+    proof = json.loads(Path("work/proof.json").read_text())
+    assert agreement(proof) == AGREE[name]
+    assert (proof["objective"] < 0.5 * proof["of one process"]) == (name == "looks")
+    if name == "fit":
+        of_last = proof["errors"][5] * 3 * len(np.load("work/photo.npy").reshape(-1, 3))
+        assert math.isclose(of_last, proof["of one process"], rel_tol=1e-9)
+
+
+def test_the_recorded_runs_are_those_of_the_scripts():
+    assert {name: agreement(proof) for name, proof in recorded("09-fakes").data.items()} == AGREE

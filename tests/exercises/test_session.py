@@ -1,11 +1,9 @@
 """A lab prints which part of the machine it may use when it opens."""
 
 import pytest
-from machines import machine
 
-from labkit.exercises import open_lab, session
+from labkit.exercises import open_lab
 from labkit.system import cores
-from labkit.system.errors import LabError
 
 
 @pytest.fixture(autouse=True)
@@ -25,11 +23,3 @@ def test_lab_on_a_divided_server_gets_one_slot(monkeypatch, capsys):
     monkeypatch.setenv(cores.SLOTS_VARIABLE, "1")
     assert open_lab("02", {"QUICK": True}).machine.usable_cores == 1
     assert "1 measuring slot of 1 core each" in capsys.readouterr().out
-
-
-def test_daal4py_lab_is_refused_on_arm(monkeypatch, capsys):
-    monkeypatch.setattr(session, "usable_machine", lambda: machine(isa=("NEON",)))
-    with pytest.raises(LabError, match="no package for Arm: run the lab on an x86-64 machine"):
-        open_lab("09", {"QUICK": True})
-    open_lab("06", {"QUICK": True})
-    assert "for this notebook" in capsys.readouterr().out

@@ -5,7 +5,8 @@ from pathlib import Path
 from labkit.exercises import ranks
 from labkit.exercises.engine.answers import reports, run_answer
 from labkit.exercises.engine.on_ranks import OnRanks
-from labkit.exercises.engine.outcomes import NotYet
+from labkit.exercises.engine.outcomes import NotAttempted, NotYet
+from labkit.system import lacks
 
 PROGRAM = Path(ranks.__file__).with_name("run_cases.py")
 RANKS = 4
@@ -22,6 +23,8 @@ class Convicted(NotYet):
 
 def check(exercise: OnRanks, script: str) -> None:
     """Raise `NotYet` unless every invariant of an exercise holds for a script."""
+    if exercise.requires and (missing := lacks.package(exercise.requires)):
+        raise NotAttempted(f"{missing}. ")
     (mistake,) = mistakes(exercise, [script], 180.0 if exercise.world else 60.0)
     if mistake is not None:
         raise mistake

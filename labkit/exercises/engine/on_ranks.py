@@ -103,6 +103,8 @@ class OnRanks:
         Planted mistakes, each with the invariant that convicts it.
     right : sequence of Script
         The solution in other words.
+    requires : str
+        A package that some machines lack: there, the exercise is not attempted.
     """
 
     function: str
@@ -114,6 +116,7 @@ class OnRanks:
     world: bool = False
     wrong: Sequence[tuple[Invariant, Script]] = ()
     right: Sequence[Script] = ()
+    requires: str = ""
 
     def unchanged(self, case: Case, seen: Sequence[Saw]) -> None:
         """Check that arguments which the function doesn't fill are as before, bit for bit."""
