@@ -10,9 +10,11 @@ from labkit.measure.figures import Measured, Source, summarize
 from labkit.system import load
 from labkit.system.errors import LabError
 from labkit.system.terminal import progress
+from labkit.system.words import plural
 
 WARM_UP = 2  # calls that are not timed: the first builds a graph, the second still allocates memory
 SHOW_PROGRESS_S, ANNOUNCE_S = 5, 20
+MAX_NAMES = 100  # characters of the variants' names in a line
 _ONE_AT_A_TIME = threading.Lock()  # a measurement waits for the one in the background
 
 
@@ -48,7 +50,7 @@ def alternate(
     """
     what = ", ".join(variants)
     results: dict[str, list[float]] = {name: [] for name in variants}
-    shown = contextlib.nullcontext(on_progress) if on_progress else progress(f"Measuring {what} …")
+    shown = contextlib.nullcontext(on_progress) if on_progress else progress(f"Measuring {what[:MAX_NAMES]} …")
     with _ONE_AT_A_TIME, load.watch(where, show=on_progress is None) as contention, shown as report:
         source = Source.now(f"{where}: {what}" if where else what)
         total, began = rounds * len(variants), time.monotonic()
@@ -56,7 +58,7 @@ def alternate(
             results[name].append(positive(name, variants[name]()))
             expected_s = (time.monotonic() - began) / done * total
             if done == 1 and expected_s > ANNOUNCE_S:
-                report(f"{what}: about {expected_s:.0f} s")
+                report(f"{what if len(what) < MAX_NAMES else plural(total, 'measurement')}: about {expected_s:.0f} s")
             elif done % len(variants) == 0 and expected_s > SHOW_PROGRESS_S:
                 report(f"round {number} of {rounds}, about {expected_s * (1 - done / total):.0f} s left")
     return {name: summarize(figures, unit, source, (contention,)) for name, figures in results.items()}

@@ -1,14 +1,12 @@
-"""PyTorch on ranks: whether it is installed, the environment for `torch.distributed`, and torchrun."""
+"""PyTorch on ranks: whether it is installed, and the environment for `torch.distributed`."""
 
 import os
-import sys
 from importlib import machinery, metadata
 from pathlib import Path
 
 from labkit.mpi import loopback
-from labkit.system import addresses, compiler, cores, lacks, paths, processes
+from labkit.system import addresses, compiler, lacks, paths
 from labkit.system.errors import LabError
-from labkit.testbed import Testbed
 
 FOLDER = paths.ENV / "torch"  # where `lab setup --torch` installs PyTorch
 REQUIREMENTS = "requirements.txt"  # in FOLDER, what to install; in packages(), what is installed
@@ -33,13 +31,10 @@ def obstacle() -> str:
     return ""
 
 
-def variables(testbed: Testbed | None = None) -> dict[str, str]:
+def variables() -> dict[str, str]:
     """Return the variables with which `init_process_group("gloo")` needs no further arguments; `rank_runner` adds two.
 
-    Parameters
-    ----------
-    testbed : Testbed, optional
-        The nodes that the ranks run on. By default they use, and listen on, loopback only.
+    Ranks use, and listen on, loopback only.
 
     Raises
     ------
@@ -48,34 +43,13 @@ def variables(testbed: Testbed | None = None) -> dict[str, str]:
     """
     if reason := obstacle():
         raise LabError(reason)
-    address, interface = (testbed.nodes[0].address, testbed.interface) if testbed else (addresses.LOOPBACK, "lo")
     return {
         "PYTHONPATH": os.pathsep.join(filter(None, [str(packages()), os.environ.get("PYTHONPATH")])),
-        "MASTER_ADDR": address,
+        "MASTER_ADDR": addresses.LOOPBACK,
         "MASTER_PORT": str(addresses.free_ports(1)[0]),
-        "GLOO_SOCKET_IFNAME": interface,
-        "TORCH_CPP_LOG_LEVEL": "ERROR",  # it warns about addresses without names, such as a testbed's
-        **({} if testbed else _stay_on_loopback()),
+        "GLOO_SOCKET_IFNAME": "lo",
+        **_stay_on_loopback(),
     }
-
-
-def torchrun(ranks: int, script: str | Path, *args: object, timeout: float = 120.0) -> processes.Completed:
-    """Run a script with torchrun as in a terminal, without OMP_NUM_THREADS, but listening on loopback only.
-
-    Raise LabError as `variables` does, and if the run fails.
-    """
-    environ = variables()
-    master = f"--master-addr={environ['MASTER_ADDR']}", f"--master-port={environ['MASTER_PORT']}"
-    # The ranks share one pipe. torchrun starts Python unbuffered, which would mix their lines. It doesn't inherit
-    # the preloaded library, which removes itself from LD_PRELOAD (labkit/mpi/loopback.c).
-    program = ["--no-python", "env", f"LD_PRELOAD={environ['LD_PRELOAD']}", sys.executable, script, *args]
-    command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}", *master, *program]
-    with cores.reserve():
-        env = environ | {"OMP_NUM_THREADS": None, "PYTHONUNBUFFERED": None}
-        done = processes.run([str(part) for part in command], env, timeout=timeout, separate_errors=True)
-    if done.failure:
-        raise LabError("\n  ".join([f"torchrun: {done.failure}", *done.errors[:30]]))
-    return done
 
 
 def packages() -> Path:
@@ -89,6 +63,6 @@ def _stay_on_loopback() -> dict[str, str]:
     if library is None or " " in str(library) or os.pathsep in str(library):
         raise LabError(
             "PyTorch's ranks would be open to other machines: keeping them on loopback needs g++, and a checkout whose "
-            "path has no space or colon. On a testbed they need neither."
+            "path has no space or colon."
         )
     return compiler.preload(str(library), os.environ)

@@ -10,14 +10,14 @@ from labkit_author import sources
 
 
 def functions(lab: str, *names: str, **namespace: Any) -> dict[str, Any]:
-    """Return top-level functions from a lab's cells, by name.
+    """Return top-level functions and variables from a lab's cells, by name.
 
     Parameters
     ----------
     lab : str
         Its number, such as "03".
     names : str
-        The functions.
+        The functions, and variables that are assigned once.
     namespace
         The notebook's modules and variables that the functions use.
     """
@@ -26,12 +26,19 @@ def functions(lab: str, *names: str, **namespace: Any) -> dict[str, Any]:
         for cell in sources.read(sources.find(lab)).cells
         if cell.cell_type == "code" and not cell.source.startswith("%%")
         for node in ast.parse("".join(line for line in cell.source.splitlines(True) if line[:1] not in "%!")).body
-        if isinstance(node, ast.FunctionDef) and node.name in names
+        if _name(node) in names
     ]
-    found = [node.name for node in definitions]
+    found = [_name(node) for node in definitions]
     assert set(found) == set(names), f"lab {lab} has {found}"
     exec(compile(ast.Module(definitions, type_ignores=[]), f"lab {lab}", "exec"), namespace)
     return {name: namespace[name] for name in names}
+
+
+def _name(node: ast.stmt) -> str:
+    """Return the name that a statement defines; empty if it defines none or several."""
+    if isinstance(node, ast.FunctionDef):
+        return node.name
+    return getattr(node.targets[0], "id", "") if isinstance(node, ast.Assign) else ""
 
 
 def verdict_of(cell: NotebookNode) -> str:

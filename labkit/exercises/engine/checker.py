@@ -307,7 +307,7 @@ class Checker:
             script.parent.mkdir(parents=True, exist_ok=True)
             files.write(script, script_of(exercise.solution))
             self._fallbacks[number] = script
-            return script
+            return str(script)
         filename = f"<solution of exercise {number}>"
         remember_lines(filename, source_of(exercise))
         self._fallbacks[number] = solution_of(exercise, self._namespace, filename)

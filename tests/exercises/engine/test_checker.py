@@ -182,8 +182,8 @@ def test_untouched_script_is_not_attempted_and_solution_is_written_next_to_it(ch
     (tmp_path / "work" / "two.py").write_text(text)
     solution = check(2, "work/two.py")
     assert "not attempted" in capsys.readouterr().out
-    assert solution.read_text() == "print(2)\n"
-    assert solution.parent.name == "work"
+    assert Path(solution).read_text() == "print(2)\n"
+    assert Path(solution).parent.name == "work"
 
 
 @pytest.mark.parametrize(
