@@ -14,7 +14,7 @@ RouteName = Annotated[
     str | None,
     typer.Option(
         "--route",
-        help="the route: half, day, two-days, language-models or after-horovod",
+        help="the route: half, day, two-days, language-models or pytorch-first",
     ),
 ]
 Labs = Annotated[str | None, typer.Option(help="or labs (core sections only), such as 00,02,07")]

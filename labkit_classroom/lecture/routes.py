@@ -56,12 +56,14 @@ def find(name: str) -> Route:
     if name not in routes:
         raise LabError(f"there is no route {name!r}: the routes are {', '.join(routes)}.")
     entry = routes[name]
-    in_full = entry.get("in_full", ())
-    days = [(*(_lab_part(lab, lab in in_full) for lab in labs), CLOSING) for labs in entry["days"]]
+    in_full, also = entry.get("in_full", ()), entry.get("also", {})
+    days = [(*(_lab_part(lab, lab in in_full, also.get(lab, ())) for lab in labs), CLOSING) for labs in entry["days"]]
     others = [lab.number for lab in catalogue.labs() if not any(lab.number in labs for labs in entry["days"])]
     left_out = f"labs {', '.join(others)}, and optional sections"
     if in_full:
         left_out += f", except those of {', '.join(in_full)}"
+    if also:
+        left_out += f", except {', '.join(f'{lab} · {section}' for lab in also for section in also[lab])}"
     return Route(entry["title"], entry["audience"], left_out, entry["hours"], ((WELCOME, *days[0]), *days[1:]))
 
 
@@ -81,7 +83,8 @@ def of_labs(labs: Sequence[str], hours: float) -> Route:
     return Route(title, "", "", hours, ((WELCOME, *parts),))
 
 
-def _lab_part(lab: str, in_full: bool = False) -> Part:
-    """Return a lab's core sections, or all of them."""
+def _lab_part(lab: str, in_full: bool = False, also: Sequence[str] = ()) -> Part:
+    """Return a lab's core sections with some of the optional ones, by number, or with all of them."""
     info = catalogue.find(lab)
-    return Part(info.title, info.number, tuple(section for section in info.sections if section.core or in_full))
+    taught = (part for part in info.sections if part.core or in_full or part.name.partition(" · ")[0] in also)
+    return Part(info.title, info.number, tuple(taught))

@@ -121,14 +121,17 @@ def test_the_welcome_is_on_the_first_day_only_and_optional_sections_are_taught_i
     assert first.entries[0].part == WELCOME
     assert second.entries[0].part.lab == "06"
     assert second.entries[0].begin.date() == FIRST + timedelta(days=1)
-    begin, rest = (entry.part for entry in second.entries if entry.part.lab == "08")
-    assert [*begin.sections, *rest.sections] == [*catalogue.find("08").sections]
-    assert rest.title == f"{begin.title}, continued"
+    in_full = [section for entry in second.entries if entry.part.lab == "08" for section in entry.part.sections]
+    assert in_full == [*catalogue.find("08").sections]
     assert {entry.part.title for entry in (first.entries[-1], second.entries[-1])} == {CLOSING.title}
 
 
 def test_a_route_names_the_labs_that_it_leaves_out():
-    assert routes.find("two-days").left_out == "labs 05, 10, 11, and optional sections, except those of 08"
+    assert routes.find("two-days").left_out == "labs 05, 10, and optional sections, except those of 08"
+    pytorch = routes.find("pytorch-first")
+    assert pytorch.left_out == "labs 01, 02, 04, 05, 06, 08, 09, 10, and optional sections, except 07 · 7"
+    (part,) = (part for part in pytorch.days[0] if part.lab == "07")
+    assert [section.name[0] for section in part.sections if not section.core] == ["7"]
 
 
 def test_parts_are_contiguous_and_end_at_multiples_of_five_minutes():
@@ -172,9 +175,9 @@ def test_waiting_is_longer_on_a_shared_server(capsys):
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [
-        ([], "name a route, --route half|day|two-days|language-models|after-horovod"),
+        ([], "name a route, --route half|day|two-days|language-models|pytorch-first"),
         (["--route", "day", "--labs", "00"], "name a route"),
-        (["--route", "week"], "the routes are half, day, two-days, language-models, after-horovod"),
+        (["--route", "week"], "the routes are half, day, two-days, language-models, pytorch-first"),
         (["--labs", "00,77"], "there is no lab '77'"),
         (["--labs", ""], "there is no lab ''"),
         (["--route", "day", "--start", "9 Uhr"], "9:00 or 13:30"),

@@ -291,7 +291,7 @@ class TestCommand:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            ([], "or a route: --route half|day|two-days|language-models|after-horovod"),
+            ([], "or a route: --route half|day|two-days|language-models|pytorch-first"),
             (["07", "--route", "day"], "name labs, such as"),
             (["07", "--start", "9:00"], "name labs, such as"),
             (["99"], "there is no lab '99'"),
