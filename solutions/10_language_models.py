@@ -450,7 +450,8 @@ cost = check(3, cost)
 #
 # The model is Qwen3-0.6B, or Qwen3-1.7B where the CPU's caches would hold much of the small one. [Its makers
 # publish](https://huggingface.co/Qwen) its sizes. Its weights come in two of llama.cpp's formats. In `Q4_0`, 32
-# neighbours of 4 bits share a scale of 16 bits, 18 bytes in all. In `Q8_0`, 32 weights take 34 bytes.
+# neighbours of 4 bits share a scale of 16 bits, 18 bytes. In `Q8_0`, 32 weights take 34.
+# Your own GGUF file needs `from pathlib import Path` as well.
 
 # %%
 cache_bytes = peaks.last_level_cache(machine.cpus)
