@@ -349,7 +349,7 @@ def test_a_terminal_shows_all_checks_and_the_affected_labs():
     assert all(result.seen in words for result in report.findings)
     assert "warn data no mnist.npz" in words
     assert re.search(r"^02 · oneDNN.* can run, but check: data$", plain, re.M)
-    assert plain.endswith("\n8 other labs can run.\n")
+    assert plain.endswith("\n7 other labs can run.\n")
 
 
 def test_a_notebook_shows_only_what_needs_attention():

@@ -114,11 +114,11 @@ def test_averaged_weights_learn_also_if_they_are_averaged_rarely(folder):
 def test_pytorch_sends_what_the_table_says(folder):
     passes = lab_cells.functions("11", "PASSES")["PASSES"]
     env = torch_ranks.variables()
-    run_ranks(2, "work/in_torch.py", 3, 512, 8, 2, threads=1, env=env, show=False, timeout=200)
+    run_ranks(2, "work/in_torch.py", 3, 512, 8, 12, threads=1, env=env, show=False, timeout=200)
     found = json.loads(Path("work/in_torch.json").read_text())
     assert found.keys() == passes.keys() == recorded("11-torch").data["found"].keys()
     for name, (gathers, averages, size) in passes.items():
-        assert found[name]["sent"] == pytest.approx((gathers + 2 * averages) / 2 * size / 4, rel=0.03, abs=0.01), name
+        assert found[name]["sent"] == pytest.approx((gathers + 2 * averages) / 2 * size / 4, rel=0.1, abs=0.05), name
         assert name == "nothing sent" or found[name]["apart"] == 0
     assert found["DDP"]["buckets"] == [2**20, 2 * 2**20]  # the first is smaller, unless the size is set
     assert found["DDP, bucket_cap_mb=4"]["buckets"] == [3 * 2**20]
