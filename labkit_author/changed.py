@@ -7,8 +7,7 @@ from pathlib import Path
 from labkit.system import paths
 
 MAIN = "main"
-LAB = re.compile(r"^solutions/(?:mistakes/)?(\d\d)[_.]|/exercises/.*lab(\d\d)")
-ENGINE = re.compile(r"^(?:labkit|tests)/exercises/(?!.*lab\d\d)")
+LAB = re.compile(r"^solutions/(\d\d)[_.]|/exercises/.*lab(\d\d)")
 
 
 def files(root: Path = paths.ROOT) -> set[str] | None:
@@ -38,12 +37,6 @@ def files(root: Path = paths.ROOT) -> set[str] | None:
 
 
 def has_lab(number: str, root: Path = paths.ROOT) -> bool:
-    """Return whether a lab's source, notebook, checks or mistakes changed; true if git can't tell."""
+    """Return whether a lab's source, notebook, or checks changed; true if git can't tell."""
     changed = files(root)
     return changed is None or any(number in match.groups() for path in changed if (match := LAB.search(path)))
-
-
-def has_engine(root: Path = paths.ROOT) -> bool:
-    """Return whether code changed that checks the exercises of all labs; true if git can't tell."""
-    changed = files(root)
-    return changed is None or any(map(ENGINE.match, changed))

@@ -210,10 +210,8 @@ def _lint_exercises(source: Path, notebook: NotebookNode, starts: list[int]) -> 
         index = re.search(r"cell (\d+)", str(error))
         yield starts[int(index.group(1))] if index else 1, str(error).partition("\n")[0]
         return
-    module = paths.ROOT / "labkit" / "exercises" / f"lab{source.stem[:2]}.py"
-    modules = [module, module.parent / "labs" / module.name]
-    texts = [path.read_text(encoding="utf-8") for path in modules if path.exists()]
-    hints = {number: complete for text in texts for number, complete in _hints(ast.parse(text)).items()}
+    module = paths.ROOT / "labkit" / "exercises" / "labs" / f"lab{source.stem[:2]}.py"
+    checked = _checked(ast.parse(module.read_text(encoding="utf-8") if module.exists() else ""))
     if list(exercises) != list(range(1, len(exercises) + 1)):
         yield 1, f"exercises are numbered {list(exercises)}, not 1, 2, 3 …"
     for cell, start in zip(notebook.cells, starts, strict=True):
@@ -221,36 +219,19 @@ def _lint_exercises(source: Path, notebook: NotebookNode, starts: list[int]) -> 
             yield start, f"an exercise is checked without the tag {CHECKED}: a failing solution would go unnoticed"
     for number, exercise in exercises.items():
         line, length = starts[exercise.cell], blank.cells[exercise.cell].source.count("\n") + 1
-        if number not in hints:
+        if number not in checked:
             yield line, f"exercise {number} has no check in {paths.shown(module)}"
         if length > MAX_GAP_LINES:
             yield line, f"exercise {number} hides its gap in {length} lines: use at most {MAX_GAP_LINES}"
-    for number, complete in hints.items():
-        if number not in exercises:
-            yield 1, f"{paths.shown(module)} checks exercise {number}, which is not in the source"
-        if not complete:
-            yield 1, f"exercise {number} has no hints in {paths.shown(module)}"
+    for number in checked - exercises.keys():
+        yield 1, f"{paths.shown(module)} checks exercise {number}, which is not in the source"
 
 
-def _hints(module: ast.Module) -> dict[int, bool]:
-    """Return, by exercise, whether its check has hints and none is empty."""
-    constants = {
-        node.targets[0].id: node.value
-        for node in module.body
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
-    }
-
-    def value(node: ast.expr) -> ast.expr:
-        return constants.get(node.id, node) if isinstance(node, ast.Name) else node
-
-    has_hints = {}
+def _checked(module: ast.Module) -> set[int]:
+    """Return the exercises in a lab's table."""
+    numbers = set()
     for node in ast.walk(module):
         match node:
-            case ast.Call(ast.Attribute(attr="exercise"), [ast.Constant(int(number))], keywords):
-                arguments = [value(keyword.value) for keyword in keywords if keyword.arg == "hints"]
-                hints = [value(hint) for tuple_ in arguments if isinstance(tuple_, ast.Tuple) for hint in tuple_.elts]
-                empty = [hint for hint in hints if isinstance(hint, ast.Constant) and not str(hint.value).strip()]
-                has_hints[number] = bool(hints) and not empty
             case ast.Assign([ast.Subscript(ast.Name("EXERCISES"), ast.Constant(int(number)))]):
-                has_hints[number] = True  # a `Reference` can't be without
-    return has_hints
+                numbers.add(number)
+    return numbers

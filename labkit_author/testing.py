@@ -92,7 +92,7 @@ def _of_exercise(lab: str | None, exercise: int) -> list[str]:
     if exercise not in (known := sources.exercises(sources.read(source))):
         raise LabError(f"lab {source.stem[:2]} has no exercise {exercise}, only {', '.join(map(str, known))}.")
     number = source.stem[:2]
-    cases = f"TestExercises and ([{exercise}- or [{exercise}] or test_each_exercise)"  # case names such as [6-0]
+    cases = f"TestExercises and ([{exercise}- or [{exercise}])"  # case names such as [6-0]
     in_tables = f"[{number}-{exercise}] or [{number}-{exercise}-"
     return [f"tests/exercises/test_lab{number}.py", *TABLES, f"-k{cases} or {in_tables}"]
 

@@ -19,12 +19,6 @@ NOT_YET = "not taken yet"
 GREY = "0.45"
 
 
-def show(lab_results: results.Results) -> None:
-    """Show the steps taken in this folder, each with its speed-up, and those to come."""
-    taken = read(lab_results.path.parent)
-    plots.show(draw(taken), alt=describe(taken))
-
-
 def read(folder: Path) -> dict[str, dict[str, Any]]:
     """Return the steps that the labs in a folder have taken, in ladder order; damaged files are skipped."""
     taken: dict[str, dict[str, Any]] = {}
@@ -100,9 +94,9 @@ def _name(name: str) -> str:
 
 
 def _significant(step: Mapping[str, Any]) -> bool:
-    """Whether a step's gain or loss is significant, by its lab's verdict or else its interval."""
+    """Whether a step's gain or loss is significant: its interval excludes 1."""
     low, high = (step["numbers"] and step["numbers"]["interval"]) or (1, 1)
-    return bool(step.get("significant", low > 1 or high < 1))
+    return bool(low > 1 or high < 1)
 
 
 def _label(step: Mapping[str, Any]) -> list[str]:
@@ -112,8 +106,6 @@ def _label(step: Mapping[str, Any]) -> list[str]:
     interval, digits = numbers["interval"] or (math.nan, math.nan), 2 if numbers["value"] < 10 else 1
     figure = str(Measured(numbers["value"], interval[0], interval[1], numbers["unit"], digits))
     verdict = "no interval" if not numbers["interval"] else "" if _significant(step) else "not significant"
-    if not verdict and interval[0] <= 1 <= interval[1]:
-        verdict = "significant by rank"
     share = "" if step["share"] is None else f"{step['share']:.0f}% of limit"
     lines = (f"{figure} {BUSY_MARK}" if step["busy"] else figure, ", ".join(filter(None, [verdict, share])))
     return [line for line in lines if line]

@@ -14,7 +14,6 @@ import fastjsonschema
 from IPython.display import display
 
 from labkit.display import boxes, guesses, markdown, speedups
-from labkit.display.consistency import Limit
 from labkit.measure.figures import Measured
 from labkit.system import files, locks, terminal
 from labkit.system.cores import usable_machine
@@ -183,7 +182,6 @@ class Results:
         measured: Measured | str,
         *watches: Contention,
         share: float | None = None,
-        significant: bool | None = None,
     ) -> None:
         """Store a step of the ladder.
 
@@ -197,8 +195,6 @@ class Results:
             Other work during the measurement (`load.watch`).
         share : float, optional
             The share of the machine's limit that the faster of the two reaches, in percent.
-        significant : bool, optional
-            `Ratio.significant`, which may be by rank; by default the interval decides.
 
         Raises
         ------
@@ -210,7 +206,7 @@ class Results:
         figure = row(name, "", measured, "", *watches)
         step = {"text": figure["texts"][2], "numbers": figure["numbers"], "busy": figure["busy"]}
         step["share"] = None if share is None else round(float(share), 1)
-        self._store(steps={name: step if significant is None else step | {"significant": bool(significant)}})
+        self._store(steps={name: step})
 
     def _read(self) -> dict[str, Any]:
         """Return the stored results without damaged parts: a lab continues without them."""
@@ -247,9 +243,7 @@ def _progress(hint: int) -> dict[str, Any]:
     return {"hint": hint, "minute": time.strftime("%Y-%m-%dT%H:%M")}
 
 
-def row(
-    name: str, published: str, measured: Measured | str, limit: Limit | str, *watches: Contention
-) -> dict[str, Any]:
+def row(name: str, published: str, measured: Measured | str, limit: str, *watches: Contention) -> dict[str, Any]:
     """Return a row of a closing table, as stored.
 
     Parameters
@@ -258,10 +252,10 @@ def row(
         The quantity.
     published : str
         The published figure, or an empty string.
-    limit : Limit or str
-        The most that the machine could do, or what was predicted; may be an empty string.
     measured : Measured or str
         This machine's figure, or a text, such as a choice of settings.
+    limit : str
+        The most that the machine could do, or what was predicted; may be an empty string.
     *watches : Contention
         Other work during the measurement (`load.watch`).
 
@@ -273,8 +267,6 @@ def row(
     """
     text = str(measured)
     busy = bool(text) and any(watch.busy for watch in _watches(measured, watches))
-    if isinstance(limit, Limit):
-        limit = limit.describe(measured) if isinstance(measured, Measured) else str(limit.measured)
     return {
         "texts": [name, published, f"{text} {BUSY_MARK}" if busy else text, limit],
         "numbers": measured.numbers() if isinstance(measured, Measured) else None,

@@ -21,7 +21,7 @@ from typing import Any, Literal
 from rich.console import Console
 from rich.table import Column
 
-from labkit.display.consistency import ABOVE
+from labkit.measure.comparison import MAX_SHARE
 from labkit.measure.figures import Measured, Source, decimals, summarize
 from labkit.roofline import peaks
 from labkit.system import cores, files, load, processes, terminal
@@ -255,7 +255,8 @@ def render(limits: Limits, console: Console) -> None:
             table.add_row("", f"{other.speed:,.0f} {unit}", f"{other.library}, n = {other.n:,}")
         if fastest := limits.instructions.get(dtype):
             share = f"{fastest['instruction']}; the matmul reaches {limits.peak(dtype) / fastest['speed']:.0%}"
-            share += " (the machine was slower for the instruction)" * (limits.peak(dtype) > ABOVE * fastest["speed"])
+            slower = 100 * limits.peak(dtype) > MAX_SHARE * fastest["speed"]
+            share += " (the machine was slower for the instruction)" * slower
             table.add_row("", f"{fastest['speed']:,.0f} {unit}", f"instruction peak, {share}")
     streams = ", ".join(f"{name} {speed:,.1f}" for name, speed in limits.streams.items())
     table.add_row("memory bandwidth", str(limits.measured("memory")), f"{streams}, beyond the caches")

@@ -10,9 +10,10 @@ from nbformat import NotebookNode
 from labkit.display import markdown
 from labkit.display.results import COLUMNS, find_problem, read, texts, without_empty_columns
 from labkit.exercises import catalogue
+from labkit.exercises import labs as tables
 from labkit.exercises.catalogue import LabInfo, Section
 from labkit.exercises.engine.checker import checks_of
-from labkit_author import mistakes
+from labkit.exercises.engine.on_ranks import Script
 from labkit_classroom.lecture import labs, prose
 from labkit_classroom.lecture.agenda import Day
 from labkit_classroom.lecture.routes import Route
@@ -24,13 +25,13 @@ SHOWN = 2  # mistakes per exercise on the helpers' page: the first that its chec
 class Exercise(NamedTuple):
     """An exercise with its hints, its mistakes (those that its check names, those that tests plant), and patience.
 
-    Patience is the minutes after which to show the solution.
+    A planted mistake is a message and a change to the solution; patience, the minutes until the solution is shown.
     """
 
     info: catalogue.Exercise
     hints: tuple[str, ...]
     named: tuple[str, ...]
-    mistakes: Sequence[mistakes.Change]
+    planted: Sequence[tuple[str, Script]]
     patience: int
 
 
@@ -80,7 +81,7 @@ def render(route: Route, days: Sequence[Day], agenda: str, results: Path, templa
 def lab(info: LabInfo, results: Path, taught: Container[tuple[str, str]] = ()) -> Lab:
     """Return a lab for the guide's template; `taught` contains the taught sections as (lab, section)."""
     checks = checks_of(info.number).checks
-    planted = mistakes.planted(info.number)
+    planted = _planted(info.number)
     opening, *sections = labs.sections(info)
     parts = []
     for plan, section in zip(info.sections, sections, strict=True):
@@ -93,6 +94,15 @@ def lab(info: LabInfo, results: Path, taught: Container[tuple[str, str]] = ()) -
         parts.append(Part(section.heading, plan, say, exercises, notes, (info.number, plan.name) in taught))
     introduction = _joined(filter(labs.is_students, opening.cells)).split("\n", 1)[-1]  # without the title
     return Lab(info, introduction, parts, *closing_table(info, results))
+
+
+def _planted(number: str) -> dict[int, list[tuple[str, Script]]]:
+    """Return the mistakes in scripts and C files that tests plant, by exercise: what is wrong, and the change."""
+    scripts = {
+        n: [((invariant.__doc__ or "").strip().rstrip("."), script) for invariant, script in exercise.wrong]
+        for n, exercise in tables.on_ranks(number).items()
+    }
+    return scripts | {n: list(exercise.wrong) for n, exercise in tables.in_c(number).items()}
 
 
 def _joined(cells: Iterable[NotebookNode]) -> str:

@@ -65,31 +65,6 @@ def test_sections_with_exercises_need_minutes_to_do_them(write_source, monkeypat
     assert all("section 2 has exercise 1, but" in problem for problem in problems)
 
 
-@pytest.mark.parametrize(
-    ("hints", "reported"),
-    [
-        ('hints=("a", "b")', False),
-        ("hints=HINTS", False),
-        ("hints=(A, B)", False),
-        ("hints=()", True),
-        ('hints=("a", " ")', True),
-        ("hints=(A, EMPTY)", True),
-        ("hints=NONE", True),
-    ],
-)
-def test_hints_are_read_from_the_text_of_the_checks(write_source, tmp_path, monkeypatch, hints, reported):
-    source = write_source("[markdown]\n# # T", ANSWER, "f = check(1, f)")
-    monkeypatch.setattr(minutes, "plan", lambda source: [])
-    module = tmp_path / "labkit" / "exercises" / "lab42.py"
-    module.parent.mkdir(parents=True)
-    (tmp_path / "docs").mkdir()
-    (tmp_path / "docs" / "glossary.md").write_text("# Glossary\n")
-    constants = 'A, B = "a", "b"\nA = "a"\nB = "b"\nEMPTY = ""\nHINTS = (A, B)\nNONE = ()\n'
-    module.write_text(f"{constants}@lab.exercise(1, {hints})\ndef f(answer):\n    raise SystemExit\n")
-    monkeypatch.setattr(paths, "ROOT", tmp_path)
-    assert any("exercise 1 has no hints" in problem for problem in lint.lint(source)) == reported
-
-
 def test_lint_imports_no_tensorflow():
     script = "import sys; from labkit import cli; sys.argv = ['lab', 'lint', '00']\ntry: cli.main()\n"
     script += "except SystemExit as exit: print(exit.code or 0, 'tensorflow' in sys.modules)"

@@ -12,9 +12,9 @@ from playwright.sync_api import expect
 from room_board import Board
 from rooms import fill
 
-from labkit.display.measured import Measured
 from labkit.display.results import NOT_YET, PASSED, row
 from labkit.exercises import catalogue
+from labkit.measure.figures import Measured
 from labkit.report.page import render
 from labkit.system.load import Contention
 from labkit_classroom.lecture import agenda, guide, routes, slides

@@ -3,8 +3,8 @@ import json
 import pytest
 
 from labkit.display import guesses
-from labkit.display.measured import Measured
 from labkit.display.results import Results, find_problem
+from labkit.measure.figures import Measured
 
 FIGURE = Measured(1.31, 1.2, 1.4, "×")
 

@@ -6,9 +6,9 @@ import matplotlib.pyplot as plt
 import pytest
 
 from labkit.display import ladder, plots
-from labkit.display.measured import Measured
 from labkit.display.results import Results, find_problem
 from labkit.display.speedups import STEPS
+from labkit.measure.figures import Measured
 from labkit.system.errors import LabError
 from labkit.system.load import BUSY_MARK, Contention
 from labkit_author import sources
@@ -86,18 +86,6 @@ def test_insignificant_steps_are_grey_and_labelled(measured, colour, words):
     assert (point.get_markerfacecolor() == "white") is (colour == ladder.GREY), "not by colour alone"
     assert words in labels(figure)[1]
     assert plots.png(figure).startswith(b"\x89PNG")
-
-
-@pytest.mark.parametrize(
-    ("significant", "verdict"), [(True, "significant by rank"), (False, "not significant"), (None, "not significant")]
-)
-def test_a_verdict_by_rank_overrides_the_interval(folder, significant, verdict):
-    Results("05").step("tuner", Measured(1.96, 0.92, 4.2, "×"), share=50, significant=significant)
-    steps = ladder.read(folder)
-    assert f"1.96× (0.92 to 4.20), {verdict}, 50% of limit" in ladder.describe(steps)
-    (point,) = [line for line in ladder.draw({"tuner": steps["tuner"]}).axes[0].lines if line.get_marker() == "o"]
-    assert (point.get_color() == plots.BLUE) is (significant is True)
-    assert find_problem(json.loads((folder / "results-05.json").read_text())) == ""
 
 
 @pytest.mark.parametrize("factors", [(1.1, 1.3), (0.5, 4), (0.9, 11), (0.05, 300)])

@@ -7,9 +7,8 @@ import pytest
 from PIL import Image
 
 from labkit.display import plots
-from labkit.display.consistency import Limit
-from labkit.display.measured import Measured
 from labkit.display.results import Results, find_problem
+from labkit.measure.figures import Measured
 from labkit.system.load import BUSY_MARK, Contention
 
 
@@ -45,19 +44,6 @@ def test_a_table_is_shown_and_stored_with_its_machine_and_software(results, caps
     assert stored(results)["on"]["cores"] >= 1
     assert "tensorflow-cpu 2." in stored(results)["on"]["software"]
     assert stored(results)["quick"] is False
-
-
-def test_a_limit_is_shown_with_its_interval_and_the_share_that_the_figure_reaches(results):
-    limit = Limit(Measured(500, 480, 520, "GFLOP/s", digits=0), above="the tensors stay in cache")
-    figures = [Measured(250, 240, 260, "GFLOP/s"), Measured(600, 590, 610, "GFLOP/s"), "2 threads"]
-    results.table("speed", [(f"layer {number}", "", figure, limit) for number, figure in enumerate(figures)])
-    limits = [row["texts"][3] for row in stored(results)["table"]["rows"]]
-    assert limits == [
-        "500 GFLOP/s (480 to 520); 50% (46 to 54) of it",
-        "500 GFLOP/s (480 to 520); 120% (113 to 127) of it: the tensors stay in cache",
-        "500 GFLOP/s (480 to 520)",
-    ]
-    assert find_problem(stored(results)) == ""
 
 
 def closing(results):

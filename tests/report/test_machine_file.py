@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from labkit.display.measured import Measured
 from labkit.display.results import NotMeasured, row
 from labkit.exercises import catalogue
+from labkit.measure.figures import Measured
 from labkit.report import machine
 from labkit.roofline import measure
 from labkit.roofline.measure import Limits, Matmul

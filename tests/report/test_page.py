@@ -5,9 +5,9 @@ from html.parser import HTMLParser
 
 import pytest
 
-from labkit.display.measured import Measured
 from labkit.display.results import NotMeasured, row
 from labkit.exercises import catalogue
+from labkit.measure.figures import Measured
 from labkit.report.page import render
 from labkit.system.errors import LabError
 from labkit.system.load import BUSY_MARK, Contention

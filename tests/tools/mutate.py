@@ -27,10 +27,10 @@ from mutants import mutants
 
 from labkit.display.results import CHECK_FAILED, NOT_YET, PASSED
 from labkit.exercises.engine import checker
+from labkit.exercises.engine.on_ranks import Script
 from labkit.system import paths
 from labkit.system.errors import LabError
 from labkit_author import sources
-from labkit_author.mistakes import Change
 
 TESTS = paths.ROOT / "tests"
 EQUIVALENT = TESTS / "exercises" / "equivalent.toml"  # mutants that are also right, with a reason
@@ -87,14 +87,14 @@ def try_exercise(lab: str, number: int, every: int = 1) -> MutationResults:
 
         import hypothesis.strategies  # noqa: F401  # once, before the forks
 
-        def judge(change: Change | None = None) -> Verdict:
+        def judge(change: Script | None = None) -> Verdict:
             return _in_a_fork(lambda: student.check.judge(number, student.answer(number, change)))
 
         outcome, message = judge()
         if outcome != PASSED:
             raise LabError(f"the solution of exercise {number} does not pass here: {message}")
         for results.count, (mutant, line) in enumerate(list(lines_of.items())[::every], 1):
-            outcome, message = judge(Change(before=solution, after=head + mutant))
+            outcome, message = judge(Script(before=solution, after=head + mutant))
             if outcome == PASSED:
                 (results.equivalent if line in known else results.survivors).append(line)
             elif outcome == CHECK_FAILED:

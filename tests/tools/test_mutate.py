@@ -8,7 +8,7 @@ import pytest
 from mutants import mutants
 
 from labkit.exercises.engine.answers import call
-from labkit.exercises.engine.checker import Checker, Lab
+from labkit.exercises.engine.checker import Check, Checker, Lab
 from labkit.exercises.engine.outcomes import expect
 from labkit.system import paths
 from labkit_author import catalogue, sources
@@ -44,9 +44,10 @@ class Student:
     def __init__(self, exercises):
         lab = Lab("42")
 
-        @lab.exercise(1, hints=("none",))
         def largest(answer):
             expect(call(answer, [3, 5, 4], 0) == 10, "10")
+
+        lab.checks[1] = Check(largest, ("none",))
 
         self.check = Checker(lab, exercises, {"SCALE": 2})
 

@@ -1,22 +1,12 @@
 """Check answers and report the verdicts to the student.
 
-A lab's module registers one function per exercise:
-
-    lab = Lab("07")
-
-    @lab.exercise(1, hints=("…", "…"))
-    def shards_are_disjoint(answer):
-        shard = call(answer, 10, rank=0, size=2)
-        expect(len(shard) == 5, f"rank 0 of 2 to take 5 of 10 digits; it took {len(shard)}")
-
-It returns if the answer is right and raises `NotYet` if it isn't. Any other exception is a failure of the check and is
-shown as one: a student is never blamed for a changed library.
+A check returns if the answer is right and raises `NotYet` if it isn't. Any other exception is a failure of the check
+and is shown as one: a student is never blamed for a changed library.
 """
 
 import ast
 import contextlib
 import ctypes
-import importlib.util
 import io
 import linecache
 import re
@@ -55,7 +45,6 @@ from labkit.exercises.engine.answers import (
 from labkit.exercises.engine.outcomes import NotAttempted, NotYet, expect
 from labkit.exercises.engine.reference import Reference, script_of, solution_of, source_of
 from labkit.exercises.engine.values import describe, short
-from labkit.exercises.moving import isolate, module_text
 from labkit.system import files
 from labkit.system.errors import LabError
 from labkit.system.stacks import stack_of
@@ -79,8 +68,6 @@ class Check:
     hints : tuple of str
         From a nudge to nearly the answer. Each new answer that runs and is wrong shows one more, after the hint for its
         mistake (`NotYet`); the last is shown only on request.
-    moves : bool
-        Whether the answer moves into a module: `decide` gets the module's version, not the notebook's.
     loads : bool
         Whether the answer is a file that ranks import: `decide` gets its function (`modules`).
     mistakes : tuple of str
@@ -89,7 +76,6 @@ class Check:
 
     decide: Callable[[Any], None]
     hints: tuple[str, ...]
-    moves: bool = False
     loads: bool = False
     mistakes: tuple[str, ...] = ()
 
@@ -100,15 +86,6 @@ class Lab:
     def __init__(self, number: str):
         self.number = number
         self.checks: dict[int, Check] = {}
-
-    def exercise(self, number: int, hints: tuple[str, ...], moves: bool = False) -> Callable[..., Any]:
-        """Register the decorated function as the check of exercise `number`; see `Check`."""
-
-        def register(decide: Callable[[Any], None]) -> Callable[[Any], None]:
-            self.checks[number] = Check(decide, hints, moves)
-            return decide
-
-        return register
 
     def add(self, exercise: Exercise, reference: Reference) -> None:
         """Add an exercise that is data."""
@@ -151,7 +128,6 @@ class Checker:
         self._shown: defaultdict[int, list[str]] = defaultdict(list)  # hints, by exercise
         self._last_wrong: dict[int, tuple[Any, str]] = {}  # the last wrong answer's code and its hint
         self._fallbacks: dict[int, Any] = {}
-        self._working: dict[int, Any] = {}
         self._outcomes: dict[int, str] = {}
         changed_libraries()  # records the libraries before any cell can change them
 
@@ -178,16 +154,8 @@ class Checker:
         self.results.exercise(number, outcome, hint=len(self._shown[number]))
         self._outcomes[number] = outcome
         if self.lab.checks[number].loads:
-            self._working[number] = self._publish(number, answer)
-        else:
-            self._working[number] = answer if outcome == PASSED else self._solution(number)
-        return self._working[number]
-
-    def module_text(self, *numbers: int) -> str:
-        """Return the text of a module with working versions of the functions: the student's, or the kit's solutions."""
-        answers = {self._exercises[number].name: self._working.get(number) for number in numbers}
-        missing = [number for number in numbers if number not in self._working]
-        return module_text(answers | {self._exercises[number].name: self._solution(number) for number in missing})
+            return self._publish(number, answer)
+        return answer if outcome == PASSED else self._solution(number)
 
     def hint(self, number: int) -> None:
         """Show the next hint of exercise `number`, even the last, which is nearly the answer."""
@@ -290,13 +258,12 @@ class Checker:
         return modules.function_text(script_of(exercise.solution), exercise.name)
 
     def _decide(self, number: int, answer: Any) -> None:
-        """Run the check; a function gets a time limit, and is checked as its module defines it if it moves."""
+        """Run the check; a function gets a time limit."""
         check = self.lab.checks[number]
         if not callable(answer):
             check.decide(answer)
             return
-        name = self._exercises[number].name
-        _run_with_limit(lambda: check.decide(isolate(name, answer) if check.moves else answer), name)
+        _run_with_limit(lambda: check.decide(answer), self._exercises[number].name)
 
     def _solution(self, number: int) -> Any:
         """Return the lab's solution: a function, or the path of a script next to the student's."""
@@ -351,10 +318,8 @@ def checker(number: str, namespace: dict[str, Any], quick: bool = False) -> Chec
 
 
 def checks_of(number: str) -> Lab:
-    """Return the checks of lab `number`: those that are data, and those of its older module."""
+    """Return the checks of lab `number`."""
     lab = Lab(number)
-    if importlib.util.find_spec(older := f"labkit.exercises.lab{number}"):
-        lab.checks |= importlib.import_module(older).lab.checks
     for exercise, reference in labs.references(number).items():
         lab.add(catalogue.find(number).exercises[exercise], reference)
     for exercise, on_ranks in labs.on_ranks(number).items():

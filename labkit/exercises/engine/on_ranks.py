@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from labkit.exercises.engine.outcomes import expect
+from labkit.system.errors import LabError
 
 PICKLING = 300  # bytes that pickling adds to a message, at most
 OVERWRITTEN = -12_345.0  # in a rank's arrays after its call: what a message contains that was still being sent
@@ -77,6 +78,15 @@ class Script(NamedTuple):
     after: str  # the new lines
     before: str = ""  # the lines to replace; without it, everything after the line `below`
     below: str = "### BEGIN SOLUTION"
+
+    def apply(self, solution: str) -> str:
+        """Return the solution with the part replaced."""
+        place = self.before or f"{self.below}\n"
+        if place not in solution:
+            raise LabError(f"the solution no longer contains {place!r}: plant another mistake.")
+        if self.before:
+            return solution.replace(self.before, self.after)
+        return solution.partition(place)[0] + place + self.after
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,5 @@
 """The outcomes of a check: it returns when an answer is right, and raises one of these otherwise."""
 
-import contextlib
-from collections.abc import Iterator
 from typing import NoReturn
 
 REPORT, FAILED = "REPORT ", "FAILED "  # prefixes of a rank's lines for the check: a probe's findings, its failure
@@ -31,13 +29,3 @@ def expect(condition: bool, expectation: str, hint: str = "") -> None:
 def refuse(expectation: str, hint: str = "") -> NoReturn:
     """Raise `NotYet`; `expectation` completes the sentence "Expected …"."""
     raise NotYet(f"Expected {expectation}{'' if expectation.endswith('?') else '.'}", hint)
-
-
-@contextlib.contextmanager
-def hinting(hint: str) -> Iterator[None]:
-    """Attach this hint to any mistake in the block that has none."""
-    try:
-        yield
-    except NotYet as mistake:
-        mistake.hint = mistake.hint or hint
-        raise

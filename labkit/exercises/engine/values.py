@@ -120,11 +120,6 @@ def as_number(value: Any) -> int | float | None:
     return None
 
 
-def is_number(value: Any) -> bool:
-    """Whether an answer is a number."""
-    return as_number(value) is not None
-
-
 def number(value: Any, label: str) -> int | float:
     """Return an answer as a Python number.
 

@@ -1,10 +1,7 @@
 """Run a student's script on a rank; failures, and hangs after `LINE_LIMIT_S`, are reported with the script's line.
 
-A lab's probe runs on every rank. It gets the script's functions with `load`, calls them inside `watched`, and sends its
-findings with `report`; `answers.run_answer` and `answers.reports` read them. This module itself runs a whole script,
-watched:
-
-    mpirun -n 2 python runner.py SCRIPT ARGUMENTS…
+A probe (`run_cases`) runs on every rank. It gets the script's functions with `load`, calls them inside `watched`, and
+sends its findings with `report`; `answers.run_answer` and `answers.reports` read them.
 
 It imports nothing slow, because every rank of every check imports it.
 """
@@ -138,20 +135,3 @@ def _clock(native_id: int) -> float:
     with contextlib.suppress(OSError):  # in some sandboxes
         waited_ns = int(Path(f"/proc/self/task/{native_id}/schedstat").read_text(encoding="ascii").split()[1])
     return time.monotonic() - waited_ns / 1e9
-
-
-def main() -> None:
-    """Run a script as Python would, watched."""
-    del sys.argv[0]
-    script = sys.argv[0]
-    sys.path[0] = str(Path(script).resolve().parent)
-    with watched(script, total_limit_s=60.0):
-        try:
-            runpy.run_path(script, run_name="__main__")
-        except SystemExit as exit_request:
-            if exit_request.code not in (None, 0):
-                raise
-
-
-if __name__ == "__main__":
-    main()

@@ -15,11 +15,11 @@ from room_board import Board, guessed
 
 import labkit_classroom as student_side
 from labkit.display import results
-from labkit.display.measured import Measured
 from labkit.display.results import NOT_ATTEMPTED, NOT_YET, PASSED, Results
 from labkit.doctor import checks
 from labkit.exercises import classroom_link
 from labkit.exercises.session import open_lab
+from labkit.measure.figures import Measured
 from labkit.system import processes
 from labkit.system.errors import LabError
 from labkit_classroom.board import protocol, seat, sender

@@ -47,7 +47,7 @@ def test_every_exercise_has_solution_hints_and_mistakes(page, lab):
     for number, exercise in exercises.items():
         assert prose.code(exercise.info.solution) in page
         assert exercise.hints
-        assert exercise.named or exercise.mistakes
+        assert exercise.named or exercise.planted
         assert f"Exercise {number}: solution" in page
 
 
@@ -99,7 +99,7 @@ class TestHelpersPage:
         assert len(cards) == len(taught) < sum(len(part.exercises) for part in lab.parts)
         for card, exercise in zip(cards, taught, strict=True):
             assert prose.inline(exercise.info.title) in card
-            assert card.count("<li>") == min(2, len(exercise.named) + len(exercise.mistakes))
+            assert card.count("<li>") == min(2, len(exercise.named) + len(exercise.planted))
             label = "Ask:" if "?" in exercise.hints[0] else "First hint:"
             assert f"<strong>{label}</strong> {prose.hint(exercise.hints[0])}" in card
 

@@ -1,6 +1,5 @@
 import functools
 import json
-import math
 import operator
 import signal
 import threading
@@ -16,7 +15,7 @@ from hypothesis import strategies as st
 from labkit.exercises.engine import answers
 from labkit.exercises.engine import checker as checker_module
 from labkit.exercises.engine.answers import call, for_all, remember_lines, run_answer
-from labkit.exercises.engine.checker import Checker, Lab
+from labkit.exercises.engine.checker import Check, Checker, Lab
 from labkit.exercises.engine.outcomes import expect
 from labkit.system.errors import LabError
 from labkit_author import catalogue, sources
@@ -36,15 +35,17 @@ def check(write_source, tmp_path, monkeypatch):
     (tmp_path / "work").mkdir()
     lab = Lab("42")
 
-    @lab.exercise(1, hints=("think", "twice", "2 * x"))
     def doubles(answer):
         result = call(answer, 3)
         expect(result == 6, f"double(3) to be 6; it is {result}")
 
-    @lab.exercise(2, hints=("print",))
+    lab.checks[1] = Check(doubles, ("think", "twice", "2 * x"))
+
     def prints(answer):
         run = run_answer(1, answer, timeout=60)
         expect(run.lines[0] == ("2",), f"2; it printed {run.lines[0]}")
+
+    lab.checks[2] = Check(prints, ("print",))
 
     source = write_source(ANSWER, "double = check(1, double)", SCRIPT, 'two = check(2, "work/two.py")')
     return Checker(lab, exercises_of(source), {"scale": 2})
@@ -98,9 +99,10 @@ def test_script_is_a_new_answer_only_when_its_text_changes(tmp_path, write_sourc
     monkeypatch.chdir(tmp_path)
     lab = Lab("42")
 
-    @lab.exercise(1, hints=("think", "twice", "2 * x"))
     def never(script):
         expect(False, "more")
+
+    lab.checks[1] = Check(never, ("think", "twice", "2 * x"))
 
     cells = "%%writefile work/it.py\n### BEGIN SOLUTION\nprint(2)\n### END SOLUTION", 'it = check(1, work / "it.py")'
     check = Checker(lab, exercises_of(write_source(*cells)), {})
@@ -135,12 +137,13 @@ def test_hint_for_the_mistake_comes_first_and_once_then_the_others_in_order(
     monkeypatch.chdir(tmp_path)
     lab = Lab("42")
 
-    @lab.exercise(1, hints=("think", "twice", "thrice", "2 * x"))
     def doubles(answer):
         result = call(answer, 3)
         expect(result is not None, "a number", hint="Is a return missing?")
         expect(result < 9, "less", hint="twice")
         for_all(lambda x: expect(call(answer, x) > 0, "more", hint="Is there a minus?"), x=st.just(3))
+
+    lab.checks[1] = Check(doubles, ("think", "twice", "thrice", "2 * x"))
 
     check = Checker(lab, exercises_of(write_source(ANSWER, "double = check(1, double)")), {"scale": 2})
     returns_none = lambda x: None  # noqa: E731
@@ -163,9 +166,10 @@ def test_error_in_the_check_is_not_blamed_on_the_student(write_source, capsys, m
     )  # so that this file counts as the kit's
     lab = Lab("42")
 
-    @lab.exercise(1, hints=("none",))
     def broken(answer):
         raise KeyError("the library changed")
+
+    lab.checks[1] = Check(broken, ("none",))
 
     check = Checker(lab, exercises_of(write_source(ANSWER, "double = check(1, double)")), {"scale": 2})
     assert check(1, lambda x: 2 * x)(5) == 10
@@ -346,10 +350,11 @@ def test_slow_call_is_reported_with_the_number_of_calls_before_it(write_source, 
     monkeypatch.setattr(checker_module, "ANSWER_LIMIT_S", 1.0)
     lab = Lab("42")
 
-    @lab.exercise(1, hints=("none",))
     def doubles(answer):
         for x in range(1000):
             expect(call(answer, x) == 2 * x, "twice")
+
+    lab.checks[1] = Check(doubles, ("none",))
 
     check = Checker(lab, exercises_of(write_source(ANSWER, "double = check(1, double)")), {"scale": 2})
     check(1, define("def double(x):\n    while x == 3:\n        pass\n    return 2 * x\n"))
@@ -366,55 +371,15 @@ def test_time_of_the_check_itself_does_not_count(write_source, capsys, monkeypat
     )  # so that this file counts as the kit's
     lab = Lab("42")
 
-    @lab.exercise(1, hints=("none",))
     def slow(answer):
         time.sleep(1.5)
         expect(call(answer, 3) == 6, "6")
 
+    lab.checks[1] = Check(slow, ("none",))
+
     check = Checker(lab, exercises_of(write_source(ANSWER, "double = check(1, double)")), {"scale": 2})
     check(1, define("def double(x):\n    return 2 * x\n"))
     assert "passed" in capsys.readouterr().out
-
-
-def test_function_that_moves_is_checked_as_its_module_defines_it(write_source, capsys):
-    lab = Lab("42")
-
-    @lab.exercise(1, hints=("none",))
-    def one(answer):
-        expect(call(answer, 3) == 6, "6")
-
-    @lab.exercise(2, hints=("none",), moves=True)
-    def two(answer):
-        expect(call(answer, 3) == 12, "12")
-
-    solution = "def quadruple(x):\n    ### BEGIN SOLUTION\n    return 4 * x\n    ### END SOLUTION"
-    source = write_source(
-        ANSWER.replace("scale", "2"), "double = check(1, double)", solution, "quadruple = check(2, quadruple)"
-    )
-    notebook = {}
-    check = Checker(lab, exercises_of(source), notebook)
-    text = "def quadruple(x):\n    return double(double(x))\n"
-    remember_lines("<quadruple>", text)
-    exec(compile(text, "<quadruple>", "exec"), notebook)
-    check(2, notebook["quadruple"])  # before `double` is defined
-    notebook["double"] = check(1, define("def double(x):\n    return 3 * x\n"))  # the solution is the fallback
-    check(2, notebook["quadruple"])
-    twice = define("def twice(x):\n    return math.floor(2 * x)\ndouble = twice\n", math=math)
-    notebook["double"] = check(1, twice)
-    check(2, notebook["quadruple"])
-    assert [line for line in capsys.readouterr().out.splitlines() if line.startswith("Exercise")] == [
-        "Exercise 2 · not yet.",
-        "Exercise 1 · not yet.",
-        "Exercise 2 · passed.",
-        "Exercise 1 · passed.",
-        "Exercise 2 · passed.",
-    ]
-    module = {}
-    exec(check.module_text(1, 2), module)
-    assert module["quadruple"](5) == 20
-    assert check.module_text(1, 2).count("# def twice(x):") == 1
-    exec(Checker(lab, exercises_of(source), {}).module_text(1), module)  # the solution, for cells that have not run
-    assert module["double"](5) == 10
 
 
 def test_fallback_script_is_not_the_students(check, tmp_path, capsys):

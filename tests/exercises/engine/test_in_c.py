@@ -1,14 +1,40 @@
-"""Files in C are built and run for their check only if that is possible; `test_labNN.py` plants mistakes in them."""
+"""Files in C are built and run for their check if that is possible; right ones pass, planted mistakes are named."""
 
 from pathlib import Path
 
 import pytest
+from labs import Student
 
-from labkit.display.results import NOT_ATTEMPTED, NOT_YET
+from labkit.display.results import NOT_ATTEMPTED, NOT_YET, PASSED
 from labkit.exercises import catalogue, labs
 from labkit.exercises.engine.checker import checker
 from labkit.exercises.engine.outcomes import NotYet
 from labkit_author import sources
+
+EXERCISES = {(info.number, n): of for info in catalogue.labs() for n, of in labs.in_c(info.number).items()}
+RIGHT = [(*key, script) for key, exercise in EXERCISES.items() for script in (None, *exercise.right)]
+WRONG = [(*key, *pair) for key, exercise in EXERCISES.items() for pair in exercise.wrong]
+
+
+def judge(lab, number, script):
+    student = Student(lab, {})
+    return student.check.judge(number, student.answer(number, script))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("lab", "number", "script"), RIGHT)
+def test_right_files_pass(lab, number, script, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert judge(lab, number, script) == (PASSED, "")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("lab", "number", "message", "script"), WRONG)
+def test_planted_mistakes_are_reported(lab, number, message, script, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    outcome, text = judge(lab, number, script)
+    assert outcome == NOT_YET
+    assert message in text
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ from labkit.exercises.engine.outcomes import NotYet
 from labkit.exercises.labs import on_ranks
 from labkit.exercises.ranks import run_cases
 from labkit_author import sources
-from labkit_author.mistakes import Change
 
 EXERCISES = [(source.stem[:2], number) for source in sources.labs() for number in on_ranks(source.stem[:2])]
 UNCHANGED = Script(before="def ", after="def ")
@@ -33,7 +32,7 @@ def write(tmp_path, monkeypatch):
             Path("work/checked").mkdir(exist_ok=True)
             Path("work/checked/plan.py").write_text(plan.read_text())
         path = Path(f"work/{name}.py")
-        path.write_text(Change(*change).apply(sources.exercises(notebook)[number].solution.partition("\n")[2]) + "\n")
+        path.write_text(change.apply(sources.exercises(notebook)[number].solution.partition("\n")[2]) + "\n")
         return path
 
     return write

@@ -8,7 +8,6 @@ import pytest
 
 from labkit.exercises.engine.answers import answer_output, reports, run_answer
 from labkit.exercises.engine.outcomes import NotYet
-from labkit.exercises.ranks import runner
 
 PROBE = """
 import sys
@@ -86,17 +85,6 @@ def test_probe_can_attach_a_hint_and_the_output_of_the_failing_rank_is_available
         answer_output.reset(token)
     assert output.getvalue() == "got this far"
     assert (str(error.value), error.value.hint) == ("Wrong. That was here.", "Look there")
-
-
-def test_whole_script_runs_as_under_python(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "other.py").write_text("x = 1 / 0")
-    (tmp_path / "script.py").write_text(
-        "import sys\nprint(__name__, sys.argv)\nif sys.argv[1:]:\n    import other\nexit()"
-    )
-    assert run_answer(1, runner.__file__, "script.py", timeout=60).lines[0] == ("__main__ ['script.py']",)
-    with pytest.raises(NotYet, match='division by zero, in line 4: "import other"'):
-        run_answer(1, runner.__file__, "script.py", "more", timeout=60)
 
 
 SHARE_A_CORE = """
