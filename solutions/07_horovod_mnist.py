@@ -3,7 +3,7 @@
 #   jupytext:
 #     text_representation: {extension: .py, format_name: percent}
 #   lab:
-#     goal: distribute a training in six steps, and expose the fakes
+#     goal: distribute training in six steps, and expose the fakes
 #     needs: [ISA, memory, TensorFlow, MPI, Horovod, data]
 #     better_with: [cores, network, PyTorch]
 # ---

@@ -50,7 +50,7 @@ def test_without_a_compiler_nothing_is_attempted_and_the_lab_continues(check, mo
     outcome, text = check.judge(5, "work/batch.c")
     assert outcome == NOT_ATTEMPTED
     assert text == "LAB_WITHOUT simulates a machine without compiler. The lab continues with a solution."
-    assert "#pragma omp parallel for" in check(5, "work/batch.c").read_text()
+    assert "#pragma omp parallel for" in Path(check(5, "work/batch.c")).read_text()
 
 
 def test_comments_and_spaces_are_no_attempt(check):
