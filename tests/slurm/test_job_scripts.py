@@ -55,9 +55,9 @@ def test_a_job_at_its_time_limit_ends_with_the_weights_of_an_undisturbed_one(she
 
 
 SAVES = """
-import pathlib, signal, sys
+import os, pathlib, signal, sys
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-pathlib.Path("ready").touch()
+pathlib.Path("ready-" + os.environ["SLURM_PROCID"]).touch()
 signal.sigwait({signal.SIGTERM})
 sys.exit(75)
 """
@@ -66,7 +66,8 @@ sys.exit(75)
 def test_the_long_script_requeues_a_job_whose_ranks_were_stopped_and_saved(shell, tmp_path):
     script(tmp_path, "saves.py", SAVES)
     job = shell("sbatch", "--parsable", "--nodes=2", "--output=job.log", SCRIPT, "saves.py")
-    assert eventually((tmp_path / "ready").exists), (tmp_path / "job.log").read_text()
+    both = [tmp_path / f"ready-{rank}" for rank in range(2)]
+    assert eventually(lambda: all(file.exists() for file in both)), (tmp_path / "job.log").read_text()
     shell("scancel", "--signal=TERM", job)  # at the time limit, too, Slurm signals only the ranks, not the script
     assert eventually(lambda: state(shell, job) in ("PENDING", "REQUEUED")), state(shell, job)
     shell("scancel", job)
