@@ -32,7 +32,7 @@ def run_tests(
     lab: Annotated[str | None, typer.Option(help="all tests of this lab, such as 07")] = None,
     exercise: Annotated[int | None, typer.Option(min=1, help="only this exercise of the lab: a few seconds")] = None,
 ) -> None:
-    """Test the kit on this machine: code, exercises, every lab. About 12 minutes on two cores.
+    """Test the kit on this machine: code, exercises, every lab. About 9 minutes on two cores.
 
     Other arguments go to pytest. Notebooks that failed are in `.lab/executed/`. The exit code is pytest's: 1 if a test
     failed.
