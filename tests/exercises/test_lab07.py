@@ -10,7 +10,6 @@ from labkit.measure import recorded
 from labkit.mpi import torch_ranks
 from labkit.mpi.launch import run_ranks
 from labkit.system.paths import DATA
-from labkit_author import sources
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -39,10 +38,7 @@ def folder(tmp_path, monkeypatch):
     """Return a folder with the lab's scripts, and the kit's answers."""
     monkeypatch.chdir(tmp_path)
     Path("work/checked").mkdir(parents=True)
-    for cell in sources.solved(sources.read(sources.find("07"))).cells:
-        head, _, text = cell.source.partition("\n")
-        if head.startswith("%%writefile"):
-            Path(head.split()[-1]).write_text(text)
+    lab_cells.write_files("07")
     Path("work/checked/plan.py").write_text(Path("work/plan.py").read_text())
     return tmp_path
 

@@ -2,6 +2,7 @@ import json
 import math
 from pathlib import Path
 
+import lab_cells
 import numpy as np
 import pytest
 from labs import ThreeWays
@@ -9,7 +10,6 @@ from labs import ThreeWays
 from labkit.data import load_photo
 from labkit.measure import recorded
 from labkit.mpi.launch import run_ranks
-from labkit_author import sources
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -31,10 +31,7 @@ def agreement(proof):
 def test_each_fake_is_convicted_and_the_right_run_equals_one_process(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("work/checked").mkdir(parents=True)
-    for cell in sources.solved(sources.read(sources.find("09"))).cells:
-        head, _, text = cell.source.partition("\n")
-        if head.startswith("%%writefile"):
-            Path(head.split()[-1]).write_text(text)
+    lab_cells.write_files("09")
     Path("work/checked/sums.py").write_text(Path("work/sums.py").read_text())
     np.save("work/photo.npy", load_photo(None, pixels=5_000))
     run_ranks(3, "work/prove.py", 6, 5, f"work/{name}.py", threads=1, show=False)

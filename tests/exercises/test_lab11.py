@@ -8,7 +8,6 @@ from labs import ThreeWays
 from labkit.measure import recorded
 from labkit.mpi import run_ranks, torch_ranks
 from labkit.testbed import Testbed
-from labkit_author import sources
 
 LAYERS, WIDTH, RANKS = 4, 64, 4
 PROGRAMS = {  # by name: the scheme, its file and its function
@@ -22,10 +21,7 @@ PROGRAMS = {  # by name: the scheme, its file and its function
 def write(folder):
     """Write the lab's scripts, with the kit's answers."""
     (folder / "work" / "checked").mkdir(parents=True)
-    for cell in sources.solved(sources.read(sources.find("11"))).cells:
-        head, _, text = cell.source.partition("\n")
-        if head.startswith("%%writefile"):
-            (folder / head.split()[-1]).write_text(text)
+    lab_cells.write_files("11", folder)
     (folder / "work/checked/ddp_plan.py").write_text((folder / "work/ddp_plan.py").read_text())
 
 

@@ -46,11 +46,11 @@ def verdict_of(cell: NotebookNode) -> str:
     return next(out.data["text/plain"] for out in cell.outputs if out.output_type == "display_data")
 
 
-def write_files(lab: str) -> None:
-    """Write the files of a lab's `%%writefile` cells, solved, into the current folder."""
+def write_files(lab: str, folder: Path = Path()) -> None:
+    """Write the files of a lab's `%%writefile` cells, solved, into a folder: by default, the current one."""
     for cell in sources.solved(sources.read(sources.find(lab))).cells:
         head, _, text = cell.source.partition("\n")
         if head.startswith("%%writefile"):
-            path = Path(head.split()[-1])
+            path = folder / head.split()[-1]
             path.parent.mkdir(exist_ok=True)
             path.write_text(f"{text}\n")
