@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from labkit.system.errors import LabError, reason
+from labkit.system.errors import LabError
 from labkit.system.paths import shown
 
 MAX_BYTES = 64 * 2**20  # for files that are read whole; a lab's results with pictures need a tenth
@@ -65,15 +65,6 @@ def writing(path: Path, remedy: str = "") -> Iterator[None]:
         yield
     except OSError as error:
         raise NotWritten(describe_error(error, f"cannot write {shown(path)}", remedy)) from error
-
-
-def system_error(error: Exception) -> OSError:
-    """Return the system error that a TensorFlow message quotes: for a full disk, it has only the text."""
-    words = reason(error)
-    for number in REMEDIES:
-        if os.strerror(number) in words:
-            return OSError(number, os.strerror(number))
-    return OSError(0, words)
 
 
 def write(path: Path, content: str | bytes, remedy: str = "") -> None:

@@ -82,12 +82,6 @@ def test_each_error_is_one_line_with_a_remedy(tmp_path, number, message):
     assert "\n" not in str(raised.value)
 
 
-def test_tensorflows_message_about_a_full_disk_is_understood():
-    error = files.system_error(Exception("/data/x; No space left on device [Op:SaveV2] name: "))
-    assert (error.errno, error.strerror) == (errno.ENOSPC, "No space left on device")
-    assert files.system_error(Exception("something else")).errno == 0
-
-
 # --- Lines ---
 
 
