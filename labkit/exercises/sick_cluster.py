@@ -116,14 +116,14 @@ class SickCluster:
             return f"{run!r} recovers another share of the missing time than {share:g}%: compute it with your function."
         if cause != str(self.fault):
             return f"It isn't {cause}. Which run would recover most of the missing time if it were? Did it?"
-        if self.fault.kind != NONE and run not in self._cures():
+        if self.fault.kind != NONE and run != self._cure():
             return "The cause is right, and the share too, but this run doesn't take away the part at fault alone."
         return ""
 
-    def _cures(self) -> tuple[str, ...]:
-        """Return the runs without the part at fault."""
+    def _cure(self) -> str:
+        """Return the run without the part at fault, and with everything else."""
         cures = {STORAGE: "local copies", CPUS: "two CPUs per rank"}
-        return (cures.get(self.fault.kind, f"without node {self.fault.node}"),)
+        return cures.get(self.fault.kind, f"without node {self.fault.node}")
 
     def reveal(self) -> str:
         """Return the fault of the cluster, in words."""

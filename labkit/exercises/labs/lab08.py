@@ -126,7 +126,6 @@ def _request(seconds: Any, waits: Any, fixed: float, budget: float, largest: int
     return f"the choice with steps of {steps}, … s on 1, 2, … nodes, waits of {queue}, … h, {numbers}"
 
 
-HOURS = "fixed + images / (n * batch) * seconds_of(n) / 3600"
 EXERCISES[3] = Reference(
     cases=[
         Case(((1.0,), (0.0,), 0.1, 100.0, 8), because="no one waits, so the most nodes are first"),

@@ -66,7 +66,10 @@ def _first_fit(sizes: list[int], limit: int) -> list[list[int]]:
     full: list[list[int]] = []
     for layer in reversed(range(len(sizes))):
         fits = [bucket for bucket in full if sum(sizes[other] for other in bucket) + sizes[layer] <= limit]
-        (fits[0] if fits else full).append(layer if fits else [layer])  # type: ignore[arg-type]
+        if fits:
+            fits[0].append(layer)
+        else:
+            full.append([layer])
     return full
 
 
