@@ -63,6 +63,8 @@ def compare(a: Measured, b: Measured, less_is_faster: bool | None = None) -> Spe
     else:
         ratio = Measured(a.value / b.value, a.low / b.high, a.high / b.low, "×", contention=contention)
     digits = 2 if 0.1 <= ratio.value < 10 else decimals(ratio.value)
+    while not ratio.low <= 1 <= ratio.high and 1 in (round(ratio.low, digits), round(ratio.high, digits)):
+        digits += 1  # "0.84× (0.79 to 1.00): slower" would contradict itself
     return Speedup(**{**vars(ratio), "digits": digits, "note": a.note or b.note})
 
 

@@ -64,6 +64,10 @@ def test_less_time_is_faster():
     assert compare(*pair([1.0] * 6, [2.0] * 6, "loss"), less_is_faster=True).verdict == "faster"
 
 
+def test_a_bound_that_differs_from_1_is_not_printed_as_1():
+    assert str(compare(Measured(0.84, 0.79, 0.9962), Measured(1, 1, 1))) == "0.840× (0.790 to 0.996): slower"
+
+
 def test_different_units_are_refused():
     with pytest.raises(LabError, match=r"^figures in 'ms' and 'no unit' can't be compared\.$"):
         compare(Measured(1, unit="ms"), Measured(1))
