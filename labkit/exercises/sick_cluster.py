@@ -99,7 +99,7 @@ class SickCluster:
         if problem := self._problem(cause, run, share):
             boxes.show(head, "not yet", "#f9e79f", lines=[problem])
         else:
-            boxes.show(head, "right", "#a9dfbf", lines=[self.reveal()])
+            boxes.show(head, "right", "#a9dfbf", lines=[self._in_words()])
 
     def _problem(self, cause: object, run: object, share: object) -> str:
         if cause not in FAULTS:
@@ -126,7 +126,10 @@ class SickCluster:
         return cures.get(self.fault.kind, f"without node {self.fault.node}")
 
     def reveal(self) -> str:
-        """Return the fault of the cluster, in words."""
+        """Return the fault of the cluster, in words, once an answer was given."""
+        return self._in_words() if self._answers else "Answer first, with cluster.answer; a wrong answer is enough."
+
+    def _in_words(self) -> str:
         if rate := SLOW_RATES.get(self.fault.kind):
             return f"Case {self.case}: {self.fault} carries {show_rate(rate)}, not {show_rate(RATE)}."
         return f"Case {self.case}: {self.fault}. All wires carry {show_rate(RATE)}."
@@ -139,7 +142,7 @@ class _Case:
         self.case, self.job, fault = case, job, draw(case)
         self.testbed = Testbed(len(TRAINERS) + 1, RATE)
         a_healthy_node = fault.node % len(TRAINERS) + 1
-        self.runs = {**runs, HEALTHY: f"{a_healthy_node} local", TODAY: "".join(map(str, TRAINERS))}
+        self.runs = {**runs, HEALTHY: f"{a_healthy_node} local two-cpus", TODAY: "".join(map(str, TRAINERS))}
         _ = self.testbed.check  # measured now, while all wires are healthy
         if fault.kind in SLOW_RATES:
             self.testbed.set_wire(fault.node or STORAGE_NODE, SLOW_RATES[fault.kind])

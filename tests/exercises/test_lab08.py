@@ -1,5 +1,6 @@
 import random
 from pathlib import Path
+from unittest.mock import Mock
 
 import lab_cells
 import pytest
@@ -68,6 +69,7 @@ def verdict(cluster, capsys, *answer):
 def test_the_right_cause_with_its_run_and_share_is_accepted_and_no_other_cause(fault, cluster, capsys):
     case = cluster(fault)
     assert "not attempted" in verdict(case, capsys, ..., "local copies", 50)
+    assert case.reveal().startswith("Answer first")
     for run in PLAN:
         case.run(run)
     assert case.left == 0
@@ -75,6 +77,7 @@ def test_the_right_cause_with_its_run_and_share_is_accepted_and_no_other_cause(f
     seen = share(case, run)
     for off in (-14, 0, 14):
         assert ": right." in verdict(case, capsys, str(fault), run, seen + off)
+    assert str(fault) in case.reveal()
     assert "recovers another share" in verdict(case, capsys, str(fault), run, seen + 16)
     for other in {*FAULTS} - {str(fault)}:
         assert f"It isn't {other}" in verdict(case, capsys, other, run, seen)
@@ -134,6 +137,16 @@ def test_only_the_processor_at_fault_is_slow(monkeypatch):
     assert slept == [1, 1, 3, 3, 2, 1, 2, 1, 1, 1, 1, 1]
 
 
+def test_the_healthy_node_is_healthy_in_every_case(monkeypatch):
+    slept = []
+    monkeypatch.setattr(processors.time, "sleep", slept.append)
+    monkeypatch.setattr(sick_cluster, "Testbed", Mock())
+    for number in range(100):
+        node, *options = sick_cluster._Case(number, "work/job.py", {}).runs[sick_cluster.HEALTHY].split()
+        processor(number, int(node), cpus=1 + ("two-cpus" in options))(1.0)
+    assert {*slept} == {1}
+
+
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """Change to a folder with the lab's scripts."""
@@ -154,4 +167,5 @@ def test_a_case_on_wires(folder, wires_can_be_made, runs, recovered, monkeypatch
     for run in ("local copies", "no exchange", "alone on node 1"):
         assert len(case.run(run).rounds) == 6
     assert case.left == 3
+    case.answer("no fault", "local copies", 0)
     assert "node 2's wire carries 37.5 Mbit/s, not 150 Mbit/s" in case.reveal()
