@@ -37,7 +37,6 @@ def load_digits(
     seed: int = 0,
     folder: Path | None = None,
     registry: Path = REGISTRY,
-    real: bool = True,
 ) -> Digits:
     """Return the digits for the MNIST labs, from this machine only, without network access.
 
@@ -55,8 +54,6 @@ def load_digits(
         The folder of `mnist.npz`: by default the environment variable `LAB_DATA`, else the checkout's `data/`.
     registry : Path
         The TOML file with the size and SHA-256 of `mnist.npz`.
-    real : bool
-        Without effect: earlier versions had other digits too, and asked for these.
 
     Raises
     ------

@@ -25,7 +25,7 @@ class Background:
     def __init__(self, variants: Mapping[str, Callable[[], float]], rounds: int, unit: str = "", where: str = ""):
         self._figures: dict[str, Measured] = {}
         self._error: BaseException | None = None
-        self._line = f"{where}: not yet started"
+        self._line = "another measurement is still running"
         self._arguments = dict(variants), rounds, unit, where
         self._thread = threading.Thread(target=self._measure, name="background", daemon=True)
         self._thread.start()

@@ -53,7 +53,7 @@ def test_the_five_fakes_are_convicted_and_the_right_script_is_acquitted(kind, on
     if kind == "ddp" and torch_ranks.obstacle():
         pytest.skip("NO PYTORCH HERE")
     env = torch_ranks.variables() if kind == "ddp" else None
-    arguments = (DATA / "line-up" / kind, one_process, "work/same_step.py")
+    arguments = (DATA / "line-up" / kind, one_process, "work/same_step.py", "abcdef")
     run_ranks(2, "work/line_up.py", *arguments, threads=1, env=env, show=False)
     assert json.loads(Path("work/verdicts.json").read_text()) == expected(kind)
 

@@ -52,9 +52,9 @@ def count(name, ranks, width=WIDTH, network=None):
 def test_all_schemes_train_alike_and_all_ranks_agree(folder):
     for ranks in (1, 2, 4):
         reports = {name: count(name, ranks) for name in PROGRAMS}
-        for report in reports.values():
+        for name, report in reports.items():
             assert report["losses"] == pytest.approx(reports["DDP"]["losses"], rel=1e-5)
-            assert report["apart"] == 0
+            assert report["apart"] == (None if name == "FSDP" else 0)
 
 
 @pytest.mark.slow

@@ -306,8 +306,7 @@ def test_labs_name_the_section_to_run_again(source):
     for line in source.read_text().splitlines():
         if heading := re.match(r"# ## (\d+) ·", line):
             section = f"section {heading[1]}"
-        # A measurement in the background is named after the section that shows its figures.
         named = re.findall(r'"(section \d+)"', line)
         named += [f"section {number}" for number in re.findall(r"= measure\((\d+),", line)]  # lab 06
-        watched += [(name, name if "Background(" in line else section) for name in named]
+        watched += [(name, section) for name in named]
     assert [named for named, _ in watched] == [where for _, where in watched]

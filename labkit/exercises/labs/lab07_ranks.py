@@ -54,7 +54,7 @@ def one_process(n: int, seed: int = 0, epochs: int = EPOCHS, factor: int = 1, ra
 
     plan = importlib.import_module("checked.plan")
     number = n * (STEPS * BATCH + 1) - 1
-    digits = load_digits(number, number // 4, real=True)
+    digits = load_digits(number, number // 4)
     keras.utils.set_random_seed(seed)
     model, optimizer = mnist_cnn(), keras.optimizers.SGD(momentum=0.9)
     loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)

@@ -136,9 +136,14 @@ EXERCISES[2] = Reference(
 
 # Exercise 3: the cost of a pass
 
-PAIRS_HINT, BYTES_HINT, ORDER_HINT = (
-    "Count the pairs of a query and a key that it sees. The first new token sees the cached ones and itself, the next "
-    "one more, and so on: how many pairs is that for all new tokens?",
+PAIRS_HINT, TWO_HINT, HEADS_HINT, BYTES_HINT, ORDER_HINT = (
+    "Count the pairs of a query and a key that it sees. After 2 cached tokens, 3 new ones see 3, 4 and 5 keys, which "
+    "is 12 pairs: 3 · 2 with cached tokens, and 1 + 2 + 3 with new ones. How many are there in general?",
+    "Each new token is multiplied by all active weights, whose number already counts all layers. Each weight takes a "
+    "multiplication and an addition, which is two operations. Cached tokens take none.",
+    "Queries belong to `heads`, keys and values to `kv_heads`. So operations count `heads`, bytes of the cache "
+    "`kv_heads`, and both count `layers`. A pair of a query and a key takes 2 · head_size operations for its score, "
+    "and as many for its value.",
     "Each weight is read once per pass, whatever the number of tokens. For each token, cached or new, each layer has a "
     "key and a value of `head_size` numbers per KV head, `kv_bytes` bytes each.",
     "Return the operations first, then the bytes of the weights, then those of the cache.",
@@ -147,6 +152,22 @@ ORDERS = {
     "the bytes of the weights came before the operations": "b, a, c",
     "the bytes of the cache came before those of the weights": "a, c, b",
     "the bytes of the weights and the cache came before the operations": "b, c, a",
+}
+WEIGHTS = {
+    "a multiply-add were one operation": {"2 * model.active": "model.active", "4 * model": "2 * model"},
+    "each weight took one operation per token": {"2 * model.active": "model.active"},
+    "each weight took two operations per pass": {"weights * tokens": "weights"},
+    "the cached tokens were multiplied by the weights again": {"weights * tokens": "weights * (cached + tokens)"},
+    "active_weights were those of one block": {"model.active_weights": "model.layers * model.active_weights"},
+}
+HEADS = {
+    "attention had half of its operations": {"4 * model": "2 * model"},
+    "attention were in one block": {"4 * model.layers": "4"},
+    "attention had one head": {"model.heads * ": ""},
+    "only the KV heads had queries": {"model.heads": "model.kv_heads"},
+    "every head had its own keys and values": {"model.kv_heads": "model.heads"},
+    "there were one block": {"2 * model.layers": "2"},
+    "there were one KV head": {"model.kv_heads * ": ""},
 }
 Model = namedtuple("Model", "layers heads kv_heads head_size active_weights")
 
@@ -180,41 +201,31 @@ EXERCISES[3] = Reference(
         Result("bytes of the cache", rel=1e-9, format=".1f", hint=BYTES_HINT),
     ),
     wrong={why: _ordered(order) for why, order in ORDERS.items()}
+    | WEIGHTS
+    | HEADS
     | {
         "each new token saw all keys, even later ones": {"(tokens + 1) // 2": "tokens"},
         "no token saw its own key": {"(tokens + 1)": "(tokens - 1)"},
         "the keys of the cached tokens were left out": {"tokens * cached + ": ""},
         "the new tokens saw only the cached ones": {" + tokens * (tokens + 1) // 2": ""},
-        "attention had half of its operations": {"4 * model": "2 * model"},
-        "a multiply-add were one operation": {"2 * model.active": "model.active", "4 * model": "2 * model"},
-        "each weight took one operation per token": {"2 * model.active": "model.active"},
-        "each weight took two operations per pass": {"weights * tokens": "weights"},
-        "the cached tokens were multiplied by the weights again": {"weights * tokens": "weights * (cached + tokens)"},
-        "attention were in one block": {"4 * model.layers": "4"},
-        "attention had one head": {"model.heads * ": ""},
-        "only the KV heads had queries": {"model.heads": "model.kv_heads"},
-        "active_weights were those of one block": {"model.active_weights": "model.layers * model.active_weights"},
         "the weights were read once per token": {"weight_bytes * model": "tokens * weight_bytes * model"},
         "a weight took 4 bytes": {"weight_bytes * model": "4 * model"},
-        "every head had its own keys and values": {"model.kv_heads": "model.heads"},
         "only keys or only values were cached": {"2 * model.layers": "model.layers"},
         "the cache were not read": {"(cached + tokens)": "tokens"},
         "the keys and values of the new tokens were not written": {"(cached + tokens)": "cached"},
         "each number of a key or a value took one byte": {"kv_bytes * ": ""},
         "a number of a key or a value took as many bytes as a weight": {"kv_bytes *": "weight_bytes *"},
-        "there were one block": {"2 * model.layers": "2"},
-        "there were one KV head": {"model.kv_heads * ": ""},
     },
     also=[{"tokens * (tokens + 1) // 2": "sum(range(tokens + 1))", "weight_bytes *": "1.0 * weight_bytes *"}],
     hints=(
         PAIRS_HINT,
-        "pairs = tokens * cached + tokens * (tokens + 1) / 2, in each of layers * heads heads. A pair takes 2 · "
-        "head_size operations with the key, and as many with the value. The cache has keys and values of the KV heads "
-        "only.",
+        HEADS_HINT,
+        "pairs = tokens * cached + tokens * (tokens + 1) // 2. Attention takes 4 * head_size operations per pair, in "
+        "each of layers * heads heads. Each active weight takes 2 per new token.",
         "2 * model.active_weights * tokens + 4 * model.layers * model.heads * model.head_size * pairs, weight_bytes * "
         "model.active_weights, kv_bytes * 2 * model.layers * model.kv_heads * model.head_size * (cached + tokens)",
     ),
-    hint_for=dict.fromkeys(ORDERS, ORDER_HINT),
+    hint_for=dict.fromkeys(ORDERS, ORDER_HINT) | dict.fromkeys(WEIGHTS, TWO_HINT) | dict.fromkeys(HEADS, HEADS_HINT),
 )
 
 # Exercise 4: a scale for each group
@@ -324,11 +335,29 @@ EXERCISES[5] = Reference(
 
 # Exercise 6: is it worth it?
 
-CERTAIN_HINT = (
-    "The sum 1 + alpha + … + alpha**gamma is (1 - alpha ** (gamma + 1)) / (1 - alpha) for all alpha except 1, where "
-    "it is gamma + 1. Add up the terms, or handle alpha = 1 separately."
+GROWN_HINT, TIME_HINT = (
+    "Take gamma = 2. In any case, the text grows by one token, the large model's own. It grows by a second if the "
+    "first proposed token is right. When does it grow by a third, and with which probability?",
+    "Take the large model's time for one token as 1, in which it would write one token alone. In one pass, the draft "
+    "proposes `gamma` tokens, each in `draft_cost`, and the large model reads all of them in `pass_cost`.",
 )
 SPENT, GROWN = "(gamma * draft_cost + pass_cost)", "sum(alpha**right for right in range(gamma + 1))"
+LOST = {
+    "the large model's own token did not count": {GROWN: f"({GROWN} - 1)"},
+    "the large model wrote none after gamma right tokens": {"range(gamma + 1)": "range(gamma)"},
+    "tokens after a wrong one counted too": {GROWN: "(1 + alpha * gamma)"},
+    "the text grew by gamma + 1 tokens in each pass": {GROWN: "(gamma + 1)"},
+    "the text grew by all tokens or by one": {GROWN: "(1 + gamma * alpha**gamma)"},
+}
+SPENT_WRONGLY = {
+    "the draft took no time": {SPENT: "pass_cost"},
+    "the draft wrote one token per pass": {"gamma * draft_cost": "draft_cost"},
+    "the draft wrote gamma + 1 tokens per pass": {"gamma * draft_cost": "(gamma + 1) * draft_cost"},
+    "the large model's pass took as long as for one token": {"+ pass_cost": "+ 1"},
+    "pass_cost were the time for each of gamma + 1 tokens": {"+ pass_cost": "+ (gamma + 1) * pass_cost"},
+    "it were the time of a token, as a share of the time without a draft": {f"grown / {SPENT}": f"{SPENT} / grown"},
+    "it were the tokens of one pass, whatever its time": {f" / {SPENT}": ""},
+}
 
 EXERCISES[6] = Reference(
     cases=[
@@ -346,27 +375,15 @@ EXERCISES[6] = Reference(
         st.sampled_from((0.0, 0.05, 0.3, 1.0)),
         st.sampled_from((1.0, 1.4, 3.0)),
     ),
-    returns=(Result(format=".2f", hint=CERTAIN_HINT),),
-    wrong={
-        "the large model's own token did not count": {GROWN: f"({GROWN} - 1)"},
-        "the large model wrote none after gamma right tokens": {"range(gamma + 1)": "range(gamma)"},
-        "tokens after a wrong one counted too": {GROWN: "(1 + alpha * gamma)"},
-        "the text grew by gamma + 1 tokens in each pass": {GROWN: "(gamma + 1)"},
-        "the text grew by all tokens or by one": {GROWN: "(1 + gamma * alpha**gamma)"},
-        "the draft took no time": {SPENT: "pass_cost"},
-        "the draft wrote one token per pass": {"gamma * draft_cost": "draft_cost"},
-        "the draft wrote gamma + 1 tokens per pass": {"gamma * draft_cost": "(gamma + 1) * draft_cost"},
-        "the large model's pass took as long as for one token": {"+ pass_cost": "+ 1"},
-        "pass_cost were the time for each of gamma + 1 tokens": {"+ pass_cost": "+ (gamma + 1) * pass_cost"},
-        "it were the time of a token, as a share of the time without a draft": {f"grown / {SPENT}": f"{SPENT} / grown"},
-        "it were the tokens of one pass, whatever its time": {f" / {SPENT}": ""},
-    },
+    returns=(Result(format=".2f"),),
+    wrong=LOST | SPENT_WRONGLY,
     also=[{GROWN: "(gamma + 1 if alpha == 1 else (1 - alpha ** (gamma + 1)) / (1 - alpha))"}],
     hints=(
-        "By how many tokens does the text grow in one pass, on average? At least one, the large model's own. A second "
-        "with probability alpha. A third?",
-        "Token i counts only if all before it were right: the probability is alpha**i, for i from 0 to gamma. The time "
-        "of one pass is the draft's time for all of its tokens, plus the large model's.",
+        GROWN_HINT,
+        TIME_HINT,
+        "On average, the text grows by 1 + alpha + … + alpha**gamma tokens per pass. Add up the terms with a loop or "
+        "`sum`: the closed formula divides by 1 - alpha, so it fails for alpha = 1.",
         "sum(alpha**i for i in range(gamma + 1)) / (gamma * draft_cost + pass_cost)",
     ),
+    hint_for=dict.fromkeys(LOST, GROWN_HINT) | dict.fromkeys(SPENT_WRONGLY, TIME_HINT),
 )

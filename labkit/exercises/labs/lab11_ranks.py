@@ -12,7 +12,7 @@ from labkit.system.words import plural
 EXERCISES: dict[int, OnRanks] = {}
 
 SHAPE = 6, 10  # of a layer's weights, of which any number of ranks up to 4 can have equal shards
-MAX_WHOLE = 3  # layers whose whole weights, or gradients, may exist at the same time
+MAX_WHOLE = 2  # layers whose whole weights, or gradients, may exist at the same time: one computes, one travels
 BUCKETS = {5: [[4, 3], [2, 1], [0]], 2: [[1], [0]], 1: [[0]]}  # by the number of layers
 NEAR = 1e-5  # a sum's rounding in another order
 
@@ -201,6 +201,7 @@ def with_whole_weights(n: int) -> Iterator[Case]:
 
 
 SUBMIT = "        futures.append(sender.submit(scatter, ranks, gradient))\n"
+ERROR = "        gradient, error = layer.backward(error)\n"
 DIRECT = Script(before="(scatter, ranks, gradient)", after="(lambda mine: mine, scatter(ranks, gradient))")
 AT_ONCE = Script(before=SUBMIT, after=f"{SUBMIT}        futures[-1].result()\n")
 GATHER = "            coming = sender.submit(gather, ranks, layers[number - 1].weights)\n"
@@ -255,7 +256,7 @@ EXERCISES[3] = OnRanks(
         "A gradient is freed when nothing refers to it: no variable, no list, no queue. When does the sender's queue "
         "let go of a call's arguments?",
         "When the call has been made. Before you compute another gradient, wait for a call that was submitted earlier. "
-        "Not the latest: while the next gradient is computed, that one may travel.",
+        "Not the latest: while the next gradient is computed, that one must be able to travel.",
         "At the head of the loop: if len(futures) > 1: futures[-2].result()",
     ),
     wrong=(
@@ -267,11 +268,11 @@ EXERCISES[3] = OnRanks(
             before="if len(futures) > 1:\n            futures[-2]", after="if futures:\n            futures[-1]"
         )),
         *((few_are_whole, Script(before="futures[-2].result()", after=after)) for after in (
-            "pass", "del gradient", "futures[0].result()",
+            "pass", "del gradient", "futures[0].result()", "futures[:-2] and futures[-3].result()",
         )),
     ),
     right=(
-        Script(before="1:\n            futures[-2]", after="2:\n            futures[-3]"),
+        Script(before=f"{ERROR}{SUBMIT}", after=f"{ERROR}        if futures: futures[-1].result()\n{SUBMIT}"),
         Script(before=SUBMIT, after=f"{SUBMIT}        if len(futures) > 1: futures[-2].result()\n"),
     ),
 )  # fmt: skip
