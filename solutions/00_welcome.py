@@ -18,7 +18,7 @@
 # **Why CPUs?** Large networks are mostly trained on GPUs. Three reasons to know what CPUs can do:
 #
 # - **Large models.** DeepSeek-R1's 671 billion parameters fit into the memory of one server, whose two Xeon 6 CPUs
-#   wrote a token every 68 ms, with weights in 8 bits ([Intel's figure,
+#   generated a token every 68 ms, with weights in 8 bits ([Intel's figure,
 #   2025](https://lmsys.org/blog/2025-07-14-intel-xeon-optimization)).
 # - **Classic machine learning.** K-Means took 7.4 s instead of 192.1 s with a faster library ([Intel's own
 #   notebook](https://github.com/uxlfoundation/scikit-learn-intelex/blob/main/examples/notebooks/kmeans.ipynb)).
@@ -45,6 +45,7 @@ cores = machine.usable_cores
 
 # %%
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -177,7 +178,7 @@ clocks = [float(line.split(":")[1]) / 1000 for line in lines if line.startswith(
 ghz = max(clocks, default=2.5)
 peak = paper_peak(cores, ghz, lanes, fmas)
 print(f"{cores} × {ghz:.3f} GHz × {lanes} lanes × {fmas} FMAs × 2 = {peak:,.0f} GFLOP/s on paper")
-print(f"Plain Python reached {2 * N**2 / seconds / 1e9:.3f} GFLOP/s.")
+print(f"Plain Python reached about {2 * N**2 / seconds / 1e9:.1g} GFLOP/s.")
 
 # %% [markdown]
 # ## 3 · NumPy, on one thread and on all cores {read 4.5, do 2, wait 0.4}
@@ -231,8 +232,8 @@ results.compare_guess(1, fp32["NumPy, all cores"])
 
 # %% [markdown]
 # **How to read this.** Each variant ran once per round, in changing order. A figure is the median of its rounds, with
-# an interval. *Faster* means that the interval of the rounds' ratios lies above 1; [a few such verdicts
-# err](../docs/glossary.md#confidence-interval).
+# an interval. *Faster* means that the interval of the rounds' ratios lies above 1; [a few of these verdicts will be
+# wrong](../docs/glossary.md#confidence-interval).
 #
 # **Why were we wrong?** The limit helps: its speed, divided by the paper peak at 1 GHz, is the clock that the cores
 # had.
@@ -246,20 +247,25 @@ if "float32" in peaks.fastest_instructions(machine.isa):
 else:
     print("No limit was measured here, so neither the clock nor `fmas` is checked.")
 print(f"All cores reach {reached} of the limit.")
-print(f"One thread reaches {cores * alone.value:.0f}% of one core's part.")
+ends = {end: cores * getattr(alone, end) for end in ("value", "low", "high")}
+print(f"One thread reaches {replace(alone, rounds=(), **ends)} of one core's part.")
 cycles = 2 * clock / python.value  # of a core, for one multiply-add in plain Python
 print(f"Cycles per multiply-add in plain Python: {cycles:.0f}")
 print(f"Multiply-adds per cycle that a core can do: {lanes * fmas}")
 print(f"Together, a factor of {cycles * lanes * fmas:,.0f} on one core")
 
 # %% [markdown]
-# Is that clock plausible? Compare it with the highest clock in your CPU's data sheet. If it is twice as high, `fmas` is
-# too small. If it is less than half, `fmas` is too large, or your two cores are one, which the doctor warns about. Then
-# add `cores = 1` at the top of the cell that sets `lanes`. Run the cells from there again.
+# That factor on one core, times the cores and the share that all cores reach, is about the factor of *all cores vs
+# plain Python* above.
+#
+# Is the measured clock plausible? Compare it with the highest clock in your CPU's data sheet. If the measured clock is
+# about twice that, `fmas` is too small. If it is about half or less, `fmas` is too large, or your two cores are one,
+# which the doctor warns about. Then add `cores = 1` at the top of the cell that sets `lanes`. Run the cells from there
+# again.
 #
 # **Where do Python's cycles go?** For each `c[i][j] += a[i][k] * b[k][j]`, Python looks up lists, checks types, and
 # creates objects for the product and the sum. It also waits for memory, as `b[k][j]` is in another list for each `k`.
-# Transpose `b` in a cell of your own, and see what that saves.
+# In a cell of your own, transpose `columns`, change the function to read `b[j][k]`, and see what that saves.
 
 # %%
 results.answer(1, "Which three figures explain the gap between the paper peak and NumPy?", ...)
@@ -267,22 +273,22 @@ results.answer(1, "Which three figures explain the gap between the paper peak an
 # %% [markdown]
 # <details><summary>A model answer</summary>
 #
-# The paper peak, the limit, and NumPy's speed. From the first to the second, it is the clock. A virtual machine that
-# reports a nominal clock runs faster than that. A laptop that reports its turbo clock is slower once all cores are
-# busy. A factor of two comes from `fmas` or `cores`.
+# The paper peak, the limit, and NumPy's speed. Divide each by the one before. With 300, 480 and 400, for example, the
+# factors are 1.6 and 0.83. The first is the clock. A virtual machine that reports a nominal clock runs faster than
+# that. A laptop that reports its turbo clock is slower once all cores are busy. A factor of two comes from `fmas` or
+# `cores`.
 #
-# From the limit to NumPy, it is the matmul, which also loads and stores. One thread's share shows it, unless a single
-# busy core has a higher clock. Where all cores are less than *cores* times faster than one thread, sharing costs
-# something, or other programs use the cores. Finally, the limit is the best of several short bursts, and the matmul's
-# speed is an average.
+# The second is the matmul, which also loads and stores. One thread's share shows it, unless a single busy core has a
+# higher clock. Where all cores are less than *cores* times faster than one thread, sharing costs something, or other
+# programs use the cores. Finally, the limit is the best of several short bursts, and the matmul's speed is an average.
 #
 # </details>
 
 # %% [markdown] tags=["instructor"]
 # <div class="alert alert-block alert-warning" style="color: black">
 #
-# **For the instructor.** Write the range of cores, clocks and factors on the board. Most rooms guess the paper peak in
-# section 3, 2 in section 4, and 1 to 2 in section 5. Ask who was furthest off. What changes on other machines:
+# **For the instructor.** Write the range of cores, clocks and factors on the board. Expect guesses near the paper peak
+# in section 3, 2 in section 4, and 1 to 2 in section 5. Ask who was furthest off. What changes on other machines:
 #
 # - One usable core: one thread and all cores are the same, and in section 5 two ranks share the core anyway.
 # - No compiler, and Arm: no limit is measured, so the clock and `fmas` stay unchecked.
@@ -292,14 +298,14 @@ results.answer(1, "Which three figures explain the gap between the paper peak an
 # - P and E cores: only cores of one type count, but NumPy may also use the others.
 # - AMX: the 16-bit limit is much higher, and TensorFlow reaches a much smaller share of it.
 # - Neither BF16 nor AMX: recorded 16-bit figures are compared with recorded 32-bit figures only. All such machines show
-#   the same, so keep guess 2 off the wall.
-# - Section 5: the loss depends on how threads wait and on the operating system's time slices. On hyper-threads, the
-#   crowded ranks start as many more.
+#   the same, so don't show guess 2 on the board.
+# - Section 5: the loss depends on how threads wait and on the operating system's time slices. With two hardware threads
+#   per core, crowded ranks start twice as many threads.
 #
 # </div>
 
 # %% [markdown]
-# ## 4 · Half the bits {read 2.5, wait 0.5}
+# ## 4 · Half the bits {read 3, wait 0.6}
 #
 # A register holds twice as many numbers of 16 bits as of 32. BF16 instructions multiply
 # [bfloat16](../docs/glossary.md#bfloat16) numbers in all these lanes, and [AMX](../docs/glossary.md#amx) multiplies
@@ -328,11 +334,13 @@ x, y = tf.constant(a), tf.constant(b)
 x16, y16 = tf.cast(x, tf.bfloat16), tf.cast(y, tf.bfloat16)
 has_16_bits = bool({"BF16", "AMX"} & {*machine.isa})
 variants = {"TensorFlow, 32 bits": per_second(lambda: tf.matmul(x, y), GFLOP)}
+variants["limit, 32 bits"] = lambda: limit("float32")
 if has_16_bits:
     variants["TensorFlow, 16 bits"] = per_second(lambda: tf.matmul(x16, y16), GFLOP)
     variants["limit, 16 bits"] = lambda: limit("bfloat16")
 half = alternate(variants, ROUNDS, "GFLOP/s", "section 4")
 tensorflow_32 = half["TensorFlow, 32 bits"]
+reached_32 = share(tensorflow_32, half["limit, 32 bits"])  # on this machine
 if has_16_bits:
     record("00-half", half, QUICK)
 else:
@@ -345,10 +353,14 @@ for name, speed in half.items():
 halved = compare(half["TensorFlow, 16 bits"], half["TensorFlow, 32 bits"])
 reached_16 = share(half["TensorFlow, 16 bits"], half["limit, 16 bits"])
 print(f"\n16 bits vs 32, TensorFlow: {halved}")
-print(f"Share of the 16-bit limit: {reached_16}")
+print(f"Share of the 32-bit limit: {reached_32}; of the 16-bit limit: {reached_16}")
 results.compare_guess(2, halved)
 
 # %% [markdown]
+# **Why not simply twice as fast?** Compare the ratio of the two limits with TensorFlow's gain. Where the gain is
+# smaller, the share of the limit is, too. The multiply-adds take half the time, so whatever else a matmul does, such as
+# rearranging and storing numbers, takes a larger share of it. That is a likely cause, but nothing here measures it.
+#
 # In the picture, each step of the axis is a factor of 10, and percentages are shares of the limit.
 
 # %% jupyter={"source_hidden": true}
@@ -360,7 +372,7 @@ way = {
     "TensorFlow,\n32 bits": tensorflow_32,
     "TensorFlow,\n16 bits": half["TensorFlow, 16 bits"],
 }
-shares = {2: reached, 3: share(tensorflow_32, top), 4: reached_16}  # of some places
+shares = {2: reached, 3: reached_32, 4: reached_16}  # of some places
 lines = [
     (f"paper peak, 32 bits, {ghz:.2f} GHz as reported", peak, "0.5", ":"),
     ("limit, 32 bits", top.value, plots.BLUE, "--"),
@@ -390,7 +402,7 @@ watched = [others for speed in way.values() for others in speed.contention]
 plots.show(figure, alt=f"Speeds of a matmul. {'; '.join(said)}.", keep=results, watched=watched)
 
 # %% [markdown]
-# ## 5 · Two ranks share one matmul {read 3.5, do 6.5, wait 0.8}
+# ## 5 · Two ranks share one matmul {read 3.5, do 6.5, wait 1.1}
 #
 # [**mpirun**](../docs/glossary.md#mpirun) starts several copies of a program, which have no variables in common. Each
 # has a number, its [**rank**](../docs/glossary.md#rank). They exchange messages through
@@ -500,29 +512,32 @@ results.guess(3, "a fair share of threads vs crowded", ..., unit="×")
 
 
 # %%
-def both_ranks(n, threads, what):
-    """Return the GFLOP/s of two ranks together, with which each line of theirs ends."""
-    run = run_ranks(2, product, n, threads, what, show=False)
+def all_ranks(n, threads, what, ranks=2):
+    """Return the GFLOP/s of all ranks together, with which each line of theirs ends."""
+    run = run_ranks(ranks, product, n, threads, what, show=False)
     return float(run.lines[0][-1].split()[-1])
 
 
 crowded = 2 * fair * len(machine.cores[0])  # times the hardware threads of a core
 variants = {}
 for n in RANK_SIZES:
-    variants[f"{n}×{n}, parts"] = partial(both_ranks, n, fair, "parts")
-    variants[f"{n}×{n}, parts, crowded"] = partial(both_ranks, n, crowded, "parts")
-    variants[f"{n}×{n}, product"] = partial(both_ranks, n, fair, "product")
+    variants[f"{n}×{n}, parts"] = partial(all_ranks, n, fair, "parts")
+    variants[f"{n}×{n}, parts, crowded"] = partial(all_ranks, n, crowded, "parts")
+    variants[f"{n}×{n}, product"] = partial(all_ranks, n, fair, "product")
+    variants[f"{n}×{n}, one process"] = partial(all_ranks, n, cores, "parts", ranks=1)
 together = alternate(variants, 2 if QUICK else 6, "GFLOP/s", "section 5")
 
 # %%
 for name, speed in together.items():
     print(f"{name:25} {speed}")
-splits = {}
+splits, shared = {}, {}
 for n in RANK_SIZES:
-    parts, full, whole = (together[f"{n}×{n}, {x}"] for x in ("parts", "parts, crowded", "product"))
+    names = "parts", "parts, crowded", "product", "one process"
+    parts, full, whole, single = (together[f"{n}×{n}, {name}"] for name in names)
     splits[n] = compare(parts, full)
     print(f"\n{n}×{n}: fair share vs crowded {splits[n]}")
-    print(f"    parts vs product {compare(parts, whole)}")
+    shared[n] = compare(whole, single)
+    print(f"    product vs one process {shared[n]}")
 results.compare_guess(3, splits[RANK_SIZES[0]])
 
 # %% [markdown]
@@ -532,13 +547,20 @@ results.compare_guess(3, splits[RANK_SIZES[0]])
 # %%
 for n in RANK_SIZES:
     ways = "parts", "parts, crowded", "product"
-    ms = [2 * n**3 / 1e6 / together[f"{n}×{n}, {way}"].value for way in ways]
-    print(f"{n}×{n}: {ms[0]:.2f} ms; crowded: {ms[1]:.2f} ms, {ms[1] - ms[0]:.2f} more")
-    print(f"    product: {ms[2]:.2f} ms, {ms[2] - ms[0]:.2f} more")
+    ms = [2 * n**3 / 1e6 / np.array(together[f"{n}×{n}, {way}"].rounds) for way in ways]
+    print(f"{n}×{n}, parts: {np.median(ms[0]):.2f} ms")
+    for way, times in zip(ways[1:], ms[1:]):
+        more = times - ms[0]
+        print(f"    {way}: {np.median(more):.2f} ms more ({min(more):.2f} to {max(more):.2f})")
 
 # %% [markdown]
 # The product adds messages. For n×n matrices, each rank computes n³ multiplications and additions, and sends and
-# receives n² numbers. So this share becomes smaller as matrices grow. Labs 06 and 07 are about such messages.
+# receives n² numbers. So this share becomes smaller as matrices grow. `allreduce` also packs and copies the arrays, and
+# adds them in Python, so its time is not only that of the messages. Lab 06 measures messages of plain arrays.
+#
+# Then compare the product with *one process*, which uses all cores and sends nothing. Splitting one matmul between
+# processes may cost more than it gains. Programs split it where one process can't have all the cores, or all the
+# memory.
 
 # %%
 results.answer(2, "What do two waiting threads do to each other on one core?", ...)
@@ -546,10 +568,11 @@ results.answer(2, "What do two waiting threads do to each other on one core?", .
 # %% [markdown]
 # <details><summary>A model answer</summary>
 #
-# They wait for each other. A matmul is done when the last of its threads is. A thread that has finished its part keeps
-# its core busy while it waits, so the other gets no turn until the operating system's time slice, some milliseconds, is
-# over. A small matmul needs a fraction of a millisecond, and a few such waits multiply its time. A large one waits for
-# a few slices too, but it computes for much longer. The loss is small where threads sleep while they wait.
+# In fact, only one waits, but it keeps the other from working. A matmul is done when the last of its threads is. A
+# thread that has finished its part keeps its core busy while it waits, so the other gets no turn until the operating
+# system's time slice, some milliseconds, is over. A small matmul needs a fraction of a millisecond, and a few such
+# waits multiply its time. A large one waits for a few slices too, but it computes for much longer. The loss is small
+# where threads sleep while they wait.
 #
 # </details>
 
@@ -567,18 +590,21 @@ print(as_text(examine(quick=QUICK)))
 #
 # - The peak is cores × clock × lanes × FMAs × 2. The clock varies, so measure a limit together with what it limits.
 # - Ranks have no variables in common. Together, they should have one thread per core.
+# - Splitting one matmul costs messages, so compare it with one process on all cores.
+# - Half the bits may double the limit. The share that a matmul reaches tells what you get.
 #
 # The published figures are for 4,096×4,096 matrices of 64-bit numbers on two Xeon E5-2666 v3 with nine cores each ([a
-# paper of 2020](https://www.science.org/doi/10.1126/science.aam9744)). Its fastest program isn't NumPy's, but was
-# written by hand in C with AVX instructions.
+# paper of 2020](https://www.science.org/doi/10.1126/science.aam9744)). Its fastest program doesn't use NumPy: it is
+# hand-written C with AVX instructions.
 
 # %%
-small = f"{RANK_SIZES[0]}×{RANK_SIZES[0]}"
+small, large = (f"{n}×{n}" for n in RANK_SIZES)
 steps = [
     ("all cores vs plain Python", "62,806× (C with AVX, 64 bits)", gain, ""),
     ("NumPy, all cores", "338 GFLOP/s, 40% of the peak (C, 64 bits)", every, f"{top}: {reached}"),
     ("TensorFlow, 16 bits", "", half["TensorFlow, 16 bits"], f"{limit_16}: {reached_16}"),
     (f"two ranks, {small}: fair share vs crowded", "", splits[RANK_SIZES[0]], ""),
+    (f"two ranks vs one process, {large}", "", shared[RANK_SIZES[1]], ""),
 ]
 results.table("one matmul", steps)
 

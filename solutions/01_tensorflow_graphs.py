@@ -11,7 +11,7 @@
 # %% [markdown]
 # # 01 · TensorFlow graphs: write one
 #
-# **You will** write a graph compiler: forty lines of NumPy describe a computation as a graph, and you write what runs
+# **You will** write a graph compiler: forty lines of Python describe a computation as a graph, and you write what runs
 # it, simplifies it, and fuses its operations. Then you watch TensorFlow do the same with the same function, and find
 # out when that makes a program faster.
 #
@@ -247,9 +247,9 @@ for text, fetch, feed in (
 #
 # ## 3 · Compile: simplify and fuse {read 5, do 17, wait 0.4}
 #
-# A graph is data, so a program can improve it before it runs. Such a program is a compiler. Here is something to
-# improve. A helper function is called twice, and somebody forgot a line. The argument `ops` has the functions, so that
-# the same lines also work with TensorFlow.
+# A graph is data, so a program can improve it before it runs. Such a program is a compiler. Below, a helper function is
+# called twice, and somebody forgot a line. The argument `ops` has the functions, so that the same lines also work with
+# TensorFlow.
 
 
 # %%
@@ -318,7 +318,7 @@ results.guess(1, "operations left, of 15", ..., unit="operations")
 # - Nodes can't be changed. `replace(node, inputs=…)` makes a copy of a node with other inputs, and
 #   `replace(node, op="constant", inputs=(), value=…)` a constant in its place.
 # - Placeholders stay the same objects, so that you can still feed them.
-# - If two equal nodes are folded, the results count as one constant.
+# - Equal operations give one constant. Separately made constants may stay separate, even with equal values.
 
 
 # %%
@@ -468,7 +468,7 @@ print(f"predicted speed-up: {predicted:.2f}×")
 # %% [markdown]
 # <div class="alert alert-block alert-info" style="color: black">
 #
-# **Guess first.** Do you trust this prediction?
+# **Guess first.** How many times faster is the compiled graph?
 #
 # </div>
 
@@ -478,7 +478,8 @@ results.guess(2, "compiled graph vs as written", ..., unit="×")
 # %% [markdown]
 # Real runtimes plan memory. `planned` stores each result where the last run's was, which saves page faults. As NumPy
 # splits matmuls over cores and nothing else, all runs get one core. `matmuls only` computes the two matmuls in the same
-# blocks. The next cell takes about 15 s.
+# blocks. A ratio is the median of the rounds' ratios, not the ratio of two medians. The measurement
+# takes about 15 s.
 
 
 # %%
@@ -553,11 +554,11 @@ results.answer(1, "Where did the compiled graph save its time? Why did the predi
 # %% [markdown]
 # <details><summary>A model answer</summary>
 #
-# Removing duplicates saved little, as subtractions and divisions are short. Fusion moved `add` and `relu` into `dense`:
-# compare it with the sum of `matmul`, `add` and `relu`. Fusion saves the way to the last cache or memory and back, and
-# the prediction took that for all of the time. But the arithmetic remains, in NumPy one loop per operation, even in the
-# cache. A kernel that adds the bias while the sums are still in registers, as oneDNN's does, comes closer to `matmuls
-# only`. With slower memory, fusion saves more.
+# Most of the saving is fusion, which moved `add` and `relu` into `dense`: compare it with the sum of the three.
+# Removing duplicates saved less, as subtractions and divisions are short. `multiply` got faster, perhaps because fewer
+# arrays compete for the caches. Fusion saves the round trip to the last cache or memory, and the prediction took that
+# for all of the time. But NumPy runs one loop per operation, even in the L2 cache, and these loops cost more than the
+# arithmetic of a bias and a ReLU.
 #
 # </details>
 
@@ -569,7 +570,7 @@ results.answer(1, "Where did the compiled graph save its time? Why did the predi
 # `layer_pair`. Each later call runs the recorded graph, a [**concrete
 # function**](../docs/glossary.md#concrete-function), and skips your Python code.
 # [**Grappler**](../docs/glossary.md#grappler), TensorFlow's graph optimiser, rewrites it first. The next cells run the
-# same `layer_pair` and ask for the graph that really ran.
+# same `layer_pair` and ask for the graph that ran.
 
 # %%
 theirs = SimpleNamespace(sqrt=tf.sqrt, exp=tf.exp, relu=tf.nn.relu)
@@ -671,8 +672,8 @@ results.compare_guess(3, Measured(sum(traced), unit="calls", digits=0))
 # By default, each graph is for one shape and one dtype. A Python number becomes a constant, part of the graph, so
 # **each new number is a new graph**. Don't pass a learning rate or a step number as a Python number.
 #
-# There are two remedies. Pass **tensors** instead of Python numbers. And declare what the function accepts: an **input
-# signature** gives the dtype and shape of each argument, with `None` for a length that may vary.
+# There are two remedies. Pass **tensors** instead of Python numbers, or declare an **input signature**, which gives the
+# dtype and shape of each argument, with `None` for a length that may vary.
 
 # %% tags=["nbval-check-output"]
 shapes_traced = []
@@ -689,6 +690,8 @@ for length in (2, 3, 4, 5):
 print(shapes_traced)
 
 # %% [markdown]
+# There was one trace for four calls, as the signature turns Python numbers into tensors.
+#
 # What does a trace cost? The next function has 40 operations. A new Python number is traced, a tensor is not.
 
 # %%
@@ -714,6 +717,8 @@ print(*(f"{name:11} {speed}" for name, speed in call_speeds.items()), sep="\n")
 print(f"not traced vs traced: {tracing_cost}")
 
 # %% [markdown]
+# A trace costs as much as tens or hundreds of calls.
+#
 # ### In older scripts
 #
 # TensorFlow 1 had only graphs, and its interface names every part that you have just written. Saved models, profiles
@@ -730,9 +735,10 @@ print(f"not traced vs traced: {tracing_cost}")
 # | `session.run(fetches, feed_dict)` | returns NumPy arrays | `run(fetch, feed)` | a call |
 # | `tf.ConfigProto` | a session's settings, such as threads | – | `tf.config` |
 #
-# There, `number * 2.0` in a loop added operations in each step. Today's version of this bug is retracing.
+# In TensorFlow 1, `tensor * 2.0` in a training loop added an operation at each step. Today's version of this bug is
+# retracing.
 #
-# ## 5 · Where does the overhead stop mattering? {read 3, wait 1.1}
+# ## 5 · Where does the overhead stop mattering? {read 4, wait 1.1}
 #
 # Outside a `tf.function`, operations run as soon as Python calls them. This is [**eager
 # execution**](../docs/glossary.md#eager-execution). It is easier to debug, and Python's calls take time. A third method
@@ -805,7 +811,7 @@ METHODS = {
 # <div class="alert alert-block alert-info" style="color: black">
 #
 # **Guess first.** With the CNN and 32 images, how much faster is a step as a graph than eagerly? The step has about 65
-# operations, and a call from Python takes some tens of microseconds.
+# operations, and a call from Python takes some tens of microseconds. As a graph, the step takes some milliseconds.
 #
 # </div>
 
@@ -813,7 +819,7 @@ METHODS = {
 results.guess(4, "CNN, 32 images: graph vs eager", ..., unit="×")
 
 # %% [markdown]
-# The next cell takes about a minute.
+# The next cell takes up to a minute, including tracing and compiling.
 
 # %%
 variants = {}
@@ -838,24 +844,18 @@ results.step("graph", gains[WORKLOADS[0]])
 # %% jupyter={"source_hidden": true}
 figure, axis = plt.subplots()
 series = {"graph": (plots.BLUE, "o"), "XLA": (plots.ORANGE, "s")}
+said = []
 for shift, (method, (colour, marker)) in zip((-0.08, 0.08), series.items()):
     ratios = [
         compare(speeds[f"{name} {batch}, {method}"], speeds[f"{name} {batch}, eager"])
         for name, batch in WORKLOADS
     ]
+    said += [f"{method}, {name}, {n} images: {r}" for (name, n), r in zip(WORKLOADS, ratios)]
     values = [ratio.value for ratio in ratios]
     spread = [[r.value - r.low for r in ratios], [r.high - r.value for r in ratios]]
     places = np.arange(len(values)) + shift
-    axis.errorbar(
-        places,
-        values,
-        np.nan_to_num(spread),
-        color=colour,
-        marker=marker,
-        capsize=6,
-        linestyle="",
-        label=method,
-    )
+    look = dict(color=colour, marker=marker, capsize=6, linestyle="", label=method)
+    axis.errorbar(places, values, np.nan_to_num(spread), **look)
     for place, value in zip(places, values):
         offset = (-10, 0) if shift < 0 else (10, 0)
         axis.annotate(
@@ -875,12 +875,8 @@ axis.set_xticks(range(len(WORKLOADS)), [f"{name}\n{batch} images" for name, batc
 axis.set(ylabel="speed-up over eager execution", title="A training step (dashed: eager execution)")
 axis.margins(x=0.25, y=0.15)
 axis.legend()
-plots.show(
-    figure,
-    alt="Speed-up of a training step over eager execution: "
-    + "; ".join(f"{name}, {batch} images: {gains[name, batch]}" for name, batch in WORKLOADS),
-    keep=results,
-)
+alt = f"Speed-up of a training step over eager execution. {'; '.join(said)}."
+plots.show(figure, alt=alt, keep=results)
 
 
 # %% [markdown]
@@ -897,7 +893,13 @@ def count_calls(function, *arguments):
 
 
 def ms_per_step(name, batch, method):
-    return 1000 * batch / speeds[f"{name} {batch}, {method}"].value
+    """Return the milliseconds of a step in each round."""
+    return 1000 * batch / np.array(speeds[f"{name} {batch}, {method}"].rounds)
+
+
+def median(rounds, unit="", digits=2):
+    """Return the median of six rounds; its 95% interval is their range."""
+    return Measured(np.median(rounds), min(rounds), max(rounds), unit, digits)
 
 
 calls = {
@@ -906,12 +908,12 @@ calls = {
 smallest, *others = WORKLOADS
 saved = ms_per_step(*smallest, "eager") - ms_per_step(*smallest, "graph")
 call_ms = saved / calls[smallest]
-print(f"a call from Python, with the gradient tape: {1000 * call_ms:.0f} µs")
+print(f"a call from Python, with the gradient tape: {median(1000 * call_ms, 'µs', 0)}")
 predictions = {}
 for pair in others:
-    predictions[pair] = 1 + call_ms * calls[pair] / ms_per_step(*pair, "graph")
+    predictions[pair] = median(1 + call_ms * calls[pair] / ms_per_step(*pair, "graph"), "×")
     print(f"{pair[0]}, {pair[1]} images, {calls[pair]} calls:", end=" ")
-    print(f"predicted {predictions[pair]:.2f}×, measured {gains[pair]}")
+    print(f"predicted {predictions[pair]}, measured {gains[pair]}")
 results.compare_guess(4, gains[WORKLOADS[min(2, len(WORKLOADS) - 1)]])
 
 # %% [markdown]
@@ -922,7 +924,7 @@ results.compare_guess(4, gains[WORKLOADS[min(2, len(WORKLOADS) - 1)]])
 # - Pairs: the gradient of max-pooling needs the places of the maxima. In a graph, TensorFlow gives both operations to
 #   oneDNN, which keeps the places. Eagerly, it sees one operation at a time, and only the first goes to oneDNN.
 #
-# The next cell measures both. It takes about 15 s.
+# The next cell measures both. It takes about 15 s. (Medians don't add up exactly.)
 
 
 # %%
@@ -955,20 +957,21 @@ part_speeds = alternate(variants, STEP_ROUNDS, "images/s", "section 5, parts")
 
 # %%
 def ms_of(what, batch):
-    return 1000 * batch / part_speeds[f"{what}, {batch} images"].value
+    return 1000 * batch / np.array(part_speeds[f"{what}, {batch} images"].rounds)
 
 
-print("ms saved by a graph   in all   calls (predicted)   pruning   pooling   not explained")
+print("Milliseconds that a graph saves:")
 for name, batch in others:
-    in_all = ms_per_step(name, batch, "eager") - ms_per_step(name, batch, "graph")
-    pruned = pooled = 0.0
+    left = ms_per_step(name, batch, "eager") - ms_per_step(name, batch, "graph")
+    print(f"{name}, {batch} images: {median(left)} in all")
+    parts = {"calls, predicted": call_ms * calls[name, batch]}
     if name == "CNN":
-        pruned = ms_of("step, returns more", batch) - ms_of("step, graph", batch)
-        pooled = ms_of("pooling, eager", batch) - ms_of("pooling, graph", batch)
-        pooled -= call_ms * count_calls(pools, *inputs_of[batch])  # counted with all calls
-    parts = (call_ms * calls[name, batch], pruned, pooled)
-    row = "{:19.2f} {:9.2f} {:9.2f} {:15.2f}".format(*parts, in_all - sum(parts))
-    print(f"{name + ' ' + str(batch):20} {in_all:8.2f} {row}")
+        parts["pruning"] = ms_of("step, returns more", batch) - ms_of("step, graph", batch)
+        pooling = ms_of("pooling, eager", batch) - ms_of("pooling, graph", batch)
+        in_calls = call_ms * count_calls(pools, *inputs_of[batch])  # counted above
+        parts["pooling"] = pooling - in_calls
+    for part, saved in (parts | {"not explained": left - sum(parts.values())}).items():
+        print(f"   {part:17} {median(saved)}")
 
 # %%
 results.answer(2, "When is a graph worth it? Where did the prediction miss, and why?", ...)
@@ -976,11 +979,12 @@ results.answer(2, "When is a graph worth it? Where did the prediction miss, and 
 # %% [markdown]
 # <details><summary>A model answer</summary>
 #
-# A call from Python takes the same time, whatever the size of the arrays. So the calls matter where operations take
-# about that long: in small networks, with small batches. More cores shorten the arithmetic, so the calls matter up to
-# larger batches. The prediction misses where the saving grows with the batch: a graph computes less, with other
-# kernels. The last column isn't explained. It may be negative, as a part that runs alone may save more than in a
-# step. XLA has its own kernels, which may be slower than oneDNN's.
+# A graph saves calls from Python, computes less, and uses other kernels. A call takes the same time, whatever the size
+# of the arrays, so calls matter for small operations, in small networks and with small batches. For large operations,
+# the other savings can matter more, as they grow with the batch, and the prediction misses them. In the CNN, compare
+# pruning and pooling with what calls don't explain. A graph also fuses operations and computes independent gradients at
+# the same time. That may explain the MLP, but we didn't measure it. What isn't explained may be negative, as a part
+# that runs alone may save more than in a step. XLA has its own kernels, which may be slower than oneDNN's.
 #
 # </details>
 #
@@ -1016,9 +1020,9 @@ print(len(ops), "operations:", *ops)
 # ### Exercise 4 · A layer and its normalisation, as one operation
 #
 # Grappler, like your compiler, folds what depends on constants alone, and fuses only the patterns that it knows. The
-# rest is up to you. Write `layer(x, mean, std, weights, bias)` so that it gives the same numbers and runs as **one**
-# operation of TensorFlow's own (not a Python function), not counting inputs and constants. Only `x` changes from run to
-# run; the other four are constants in the graph.
+# rest is up to you. Write `layer(x, mean, std, weights, bias)` so that it gives the same numbers, up to rounding, and
+# runs as **one** operation of TensorFlow's own (not a Python function), not counting inputs and constants. Only `x`
+# changes from run to run; the other four are constants in the graph.
 
 
 # %%
@@ -1035,8 +1039,8 @@ def layer(x, mean, std, weights, bias):
 layer = check(4, layer)
 
 # %% [markdown]
-# Tools that prepare a trained network for inference do this with batch normalisation. By then its numbers are
-# constants, so they move into the weights of the layer before it, not after it as in the exercise.
+# Tools that prepare a trained network for inference fold batch normalisation in the same way, but into the weights of
+# the layer before it.
 
 # %% [markdown]
 # ## 7 · Further: two kinds of threads {read 5, wait 0.5, optional}
@@ -1099,10 +1103,12 @@ def busy_cores(run, seconds=AT_LEAST_S):
     return (time.process_time() - cpu) / (time.perf_counter() - start)
 
 
+busy = {}
 for n in SIZES:
     one_chain = open_chains(n, count=1, inter=1)
     one_chain()  # the first run prepares the graph
-    print(f"one chain, {n} × {n}: {busy_cores(one_chain):.2f} of {cores} cores busy")
+    busy[n] = f"one chain keeps {busy_cores(one_chain):.2f} of {cores} cores busy"
+    print(f"{n} × {n}: {busy[n]}")
 
 # %% [markdown]
 # Now two chains that don't need each other's results. The longest path through the graph, its **critical path**, is one
@@ -1143,7 +1149,7 @@ results.hand_in(
     *(
         (f"two chains of {n} × {n} matmuls, 2 inter-op threads vs 1", "", gain, limit)
         for (n, gain), limit in zip(
-            inter_gains.items(), (f"{min(2, cores)}× (critical path)", "1× if all cores are busy")
+            inter_gains.items(), (f"{min(2, cores)}× (critical path)", busy[SIZES[1]])
         )
     ),
 )
@@ -1158,15 +1164,14 @@ results.answer(
 #
 # Inter-op threads are for independent branches of operations that don't use all cores, intra-op threads for large
 # operations. A network is mostly one long chain of large operations, so people set intra-op threads to the number of
-# cores, and inter-op threads to 1 or 2. With many cores, a matmul just above the limit can't keep all of them busy, so
-# branches help on both sides. With one core, neither helps.
+# cores, and inter-op threads to 1 or 2. Where a split matmul doesn't keep all cores busy, as the lines above section
+# 7's guess show, branches help there too.
 #
 # </details>
 #
 # Published, for a server with 56 cores: intra-op 56, inter-op 2, `OMP_NUM_THREADS` 56 (F. Baruffa, *Deep Learning at
-# Scale using Distributed Frameworks*, Intel, 2019). In TensorFlow 1, these were `intra_op_parallelism_threads` and
-# `inter_op_parallelism_threads` of `ConfigProto`; today, they are `tf.config.threading.set_…`, before the first
-# operation. Intra-op threads belong to the process: to change their number, start another one.
+# Scale using Distributed Frameworks*, Intel, 2019). Today, they are `tf.config.threading.set_…`, before the first
+# operation.
 #
 # ## 8 · Further: the Python code in a function {read 4, optional}
 #
@@ -1194,9 +1199,9 @@ print(f"calls counted: {python_calls}")
 # `time.time()`, without an error message. Keep state in a `tf.Variable`, draw random numbers with `tf.random`, and
 # print values with `tf.print`. To debug with `breakpoint()`, call `tf.config.run_functions_eagerly(True)`.
 #
-# How does a graph repeat something as often as the data require? [**AutoGraph**](../docs/glossary.md#autograph), a part
-# of `tf.function`, turns a `for`, `while` or `if` that depends on a **tensor** into an operation. All others stay
-# Python. How many `Tanh` operations does each of these graphs contain?
+# [**AutoGraph**](../docs/glossary.md#autograph), a part of `tf.function`, turns a `for`, `while` or `if` that depends
+# on a **tensor** into an operation. All others stay Python. How many `Tanh` operations does each of these graphs
+# contain?
 
 
 # %%
@@ -1230,7 +1235,7 @@ for name, title in (
 
 # %% [markdown]
 # The `while` is one operation, `StatelessWhile` (or `While`), with its condition and its body, one `Tanh`, as graphs
-# inside. So the graph has the same size for three repetitions and for three million.
+# inside.
 #
 # **PyTorch** goes another way. Where `torch.compile` can't capture Python code, such as `print`, `.item()` or an `if`
 # on a tensor's value, it ends the graph, runs that line in Python, and begins another graph. Such a **graph break**
@@ -1258,10 +1263,9 @@ for name, title in (
 #    prune, fold and fuse it, run it in parallel, save it, and differentiate it.
 # 3. A constant's value is part of the graph. A placeholder's value comes with each run and is forgotten afterwards. A
 #    variable keeps its value: in TensorFlow 1 the session held it, today the Python object does.
-# 4. The fetch does not depend on that placeholder: either the graph has no path between them, or you fed a node on that
-#    path.
-# 5. A result inside a fused operation is never stored. The same happens in a network that returns the outputs of its
-#    inner layers.
+# 4. The fetch does not depend on that placeholder: either the graph has no path between them, or you fed a node on
+#    every such path.
+# 5. A result inside a fused operation is never stored.
 # 6. Each new batch size is a new shape, so the function is traced again. Use `input_signature` with `None`,
 #    `reduce_retracing=True`, or padding. A shorter last batch is a common cause: use `drop_remainder=True`.
 #
@@ -1275,11 +1279,11 @@ for name, title in (
 # **Timing** Sections 1 to 3: {minutes 1–3}. Sections 4 to 6: {minutes 4–6}. Sections 7 and 8 are optional. If time is
 # short, read exercise 3 from its solution; don't skip exercise 4.
 #
-# **Many cores** In section 5, calls matter up to larger batches. In section 7, a matmul just above the limit can't keep
-# all cores busy, and inter-op threads help on both sides. **One core**: section 7 shows no difference. **No AVX-512, or
-# AMX**: the rule and all counts stay. **Arm64**: Eigen takes a constant for the L2 cache; take sizes further apart if
-# both behave alike. **No oneDNN** (`TF_ENABLE_ONEDNN_OPTS=0`): Grappler fuses `tf.nn.bias_add`, not `+`, and Eigen
-# decides by cost.
+# **Many cores** In section 5, calls matter up to larger batches. In section 7, a split matmul may leave cores idle,
+# even with two, and then inter-op threads help on both sides. **One core**: section 7 shows no difference. **No
+# AVX-512, or AMX**: the rule and all counts stay. **Arm64**: Eigen takes a constant for the L2 cache; take sizes
+# further apart if both behave alike. **No oneDNN** (`TF_ENABLE_ONEDNN_OPTS=0`): Grappler fuses `tf.nn.bias_add`, not
+# `+`, and Eigen decides by cost.
 #
 # **What goes wrong** Exercise 1: `if values.get(node)` takes a fed 0 as missing. Exercise 2: people fold first and
 # compare afterwards, and two equal constants are two objects. Exercise 3: `inputs[0]` of a placeholder is an
@@ -1293,7 +1297,8 @@ for name, title in (
 # - Define first, run later. A run computes what its fetches need, each operation once, and nothing else.
 # - A compiler of graphs folds constants, removes duplicates and fuses operations.
 # - `tf.function` traces once for each shape, dtype and Python number. Python code in it runs only during tracing.
-# - A graph saves calls from Python. The smaller the operations, the more that matters.
+# - A graph saves calls, which matter for small operations. It also drops work and chooses other kernels, which can
+#   matter more for large ones.
 # - What runs is not what you wrote. Before you ask why it is fast or slow, look at the graph that ran.
 
 # %% jupyter={"source_hidden": true}
@@ -1312,7 +1317,7 @@ results.table(
                 f"a step as a graph vs eager, {pair[0]}, {pair[1]} images",
                 "",
                 gain,
-                f"predicted {predictions[pair]:.2f}×" if pair in predictions else "",
+                f"predicted {predictions[pair]}" if pair in predictions else "",
             )
             for pair, gain in gains.items()
         ),
@@ -1322,5 +1327,4 @@ results.table(
 )
 
 # %% [markdown]
-# Next: [lab 02](02_onednn_mnist.ipynb) looks inside the fused operations: which library computes them, in which layout,
-# and with which instructions.
+# Next: [lab 02](02_onednn_mnist.ipynb) looks inside the fused operations.

@@ -19,12 +19,12 @@
 #
 # **Time** {minutes}
 #
-# **You need** C's loops, arrays and pointers, and no other C.
+# **You need** C's loops, arrays and pointers, no more.
 #
 # **Connects to** lab 01, which shows how TensorFlow rewrites a graph; lab 03, which asks about ResNet-50; and lab 07,
 # which trains this network with several processes.
 #
-# The library began as *MKL-DNN*, so TensorFlow's names for its operations have `Mkl` in them.
+# The library began as *MKL-DNN*, so TensorFlow's names for its operations contain `Mkl`.
 
 # %% tags=["parameters"]
 QUICK = False  # small runs, as the tests make them
@@ -226,9 +226,9 @@ results.answer(1, "What would you have got without setting anything, and what is
 # %% [markdown]
 # <details><summary>A model answer</summary>
 #
-# The first line of this section names the default. *Unset* is the library of that name, and the ratio of oneDNN to
-# Eigen is what the default gains or gives away. On CPUs without VNNI, BF16 or AMX (the first Xeons with AVX-512, AMD's
-# before Zen 4, many laptops), the default is Eigen, so setting the variable is the cheapest speed-up you will ever get.
+# *Unset* is the library that this section's first line names, and the ratio of oneDNN to Eigen is what the default
+# gains or gives away. On CPUs without VNNI, BF16 or AMX (the first Xeons with AVX-512, AMD's before Zen 4, many
+# laptops), the default is Eigen, so setting the variable is the cheapest speed-up you will ever get.
 #
 # </details>
 #
@@ -338,7 +338,7 @@ print(", ".join(re.findall(r"(\S+) =>", linked)))
 # The race is about the network's second convolution, `conv2`: a batch of images of 14 × 14 pixels, from 32 to 64
 # channels. To count its operations, lay the kernel on a pixel, multiply each pair of numbers, and sum the products. A
 # multiply-add is two operations. A **tap** is one place of the kernel, of which 3 × 3 has nine. At the border of the
-# image, some taps lie outside, and *same* padding pretends that they meet zeros. Multiplying by such a zero is no
+# image, some taps lie outside, and *same* padding pretends that they meet zeros. Multiplying by such a zero isn't
 # useful work, so it doesn't count.
 #
 # ### Exercise 1 · Count the operations
@@ -427,7 +427,7 @@ plots.show(
 )
 
 # %% [markdown]
-# ## 4 · The race {read 6, do 15, wait 0.7}
+# ## 4 · The race {read 6, do 15, wait 1.2}
 #
 # The kit's program calls your function `convolve` for each image and times it. Each file starts with this header. `vec`
 # is a vector register of `LANES` floats:
@@ -542,9 +542,8 @@ run(conv_2)
 # `PIXELS` pixels, and each pixel for `VECTORS` registers.
 #
 # A multiply-add takes about four cycles, so at least eight sums must be under way to start two per cycle, and 16 on
-# CPUs that start four (such as Arm's Neoverse V1). They must also fit: `PIXELS` × `VECTORS` sums, `VECTORS` registers
-# of weights and one for the pixel. With 6 × 2, these are 15 of AVX2's 16; with 14 × 2, 31 of the 32 that AVX-512 and
-# NEON have.
+# CPUs that start four. They must also fit: `PIXELS` × `VECTORS` sums, `VECTORS` registers of weights and one for the
+# pixel. With 6 × 2, these are 15 of AVX2's 16; with 14 × 2, 31 of the 32 that AVX-512 and NEON have.
 #
 # 1. `pack` copies the weights once, before the timing starts, so that a tile reads its weights in order. The layout is
 #    (k / BLOCK, i, j, c, k % BLOCK), exercise 2's blocks with the dimensions in another order. Unused places of the
@@ -632,8 +631,7 @@ results.answer(3, "Which tiles are slow on your machine, and why?", ...)
 # Tiles with few sums under way wait, because each multiply-add needs the result of an earlier one. Tiles for which
 # registers are missing spill, so the compiler keeps some sums in memory, and each makes a round trip of about ten
 # cycles per channel. A small tile waits for it (7 × 2 with 16 registers); a larger one is busy meanwhile (7 × 4 with
-# 32). Dozens of spilled sums are limited by the stores per cycle. Otherwise, pixels left over decide (14 is 6 + 6 + 2,
-# but 7 + 7).
+# 32). Otherwise, pixels left over decide (14 is 6 + 6 + 2, but 7 + 7).
 #
 # </details>
 #
@@ -666,7 +664,7 @@ run(conv_3, batch, threads=cores)
 # ### Against oneDNN
 #
 # With `ONEDNN_VERBOSE=1`, oneDNN logs each [**primitive**](../docs/glossary.md#primitive) that it runs, with its
-# layouts and milliseconds. TensorFlow's call takes longer, so both count.
+# layouts and milliseconds.
 
 # %%
 # %%writefile work/conv2.py
@@ -696,8 +694,7 @@ for call in range(-warm_up, calls):
 results.guess(3, "your convolution vs oneDNN's log", ..., unit="×")
 
 # %% [markdown]
-# All of them run in each round, together with two limits, the peaks of one core and of all cores: multiply-adds on
-# values in registers.
+# All run in each round, as do two limits, the peaks of one core and of all cores: multiply-adds on values in registers.
 
 
 # %%
@@ -765,7 +762,7 @@ for name, line, side in (("peak", "-", "bottom"), ("peak of one core", "--", "to
     axis.plot(intensity, np.minimum(limit, intensity * bandwidth), line, color="grey", marker="")
     place = 1000, limit * (1.05 if side == "bottom" else 0.93)
     axis.annotate(f"{name}: {limit:,.0f}", place, ha="right", va=side)
-axis.annotate(f"memory: {bandwidth:.0f} GB/s", (1, 0.75 * bandwidth), va="top")
+axis.annotate(f"reading memory: {bandwidth:.0f} GB/s", (1, 0.75 * bandwidth), va="top")
 for name, (colour, marker, fill) in LOOKS.items():
     value = race[name].value
     reach = np.nan_to_num([[value - race[name].low], [race[name].high - value]])
@@ -790,21 +787,29 @@ plots.show(
 # ### Why were we wrong?
 #
 # With at least eight sums under way, nothing in the tile should wait, so we predict the peak, times the share of taps
-# that meet a pixel. Larger images have less border, and with more output channels, a padded image is copied for more
-# work. On one core, no thread waits for another.
+# that meet a pixel. Larger images have less border, 20 × 20 leaves pixels over after a tile of 14, and with more output
+# channels, a padded image is copied for more work.
 
 # %%
-one = race["peak of one core"]
-print(f"{'share of the peak':28}predicted  one core  all cores")
-for side, to in ((14, 64), (28, 64), (56, 64), (14, 256)):
+THREADS = {"one core": 1, "all cores": cores}
+variants = {name: lambda n=n: convolution.peak(n) / 1e9 for name, n in THREADS.items()}
+predicted = {}
+for side, to in ((14, 64), (20, 64), (28, 64), (56, 64), (14, 256)):
+    shape = f"{side} × {side}, 32 → {to}"
     n = cores * max(1, N * 14 * 14 * 64 // (side * side * to) // cores)
-    work_done, taps = flops(n, 32, to, side, side, 3, 3), 2 * n * 32 * to * side * side * 9
-    line = f"{f'{side} × {side}, 32 → {to} channels':28} {100 * work_done / taps:8.0f}%"
-    for threads, limit in ((1, one), (cores, peak)) if not native.obstacle() else ():
-        program = convolution.build(conv_3, batch)
-        took = convolution.seconds(program, (n, side, side, 32, to), threads)
-        line += f" {100 * work_done / took / 1e9 / limit.value:8.0f}%"
-    print(line)
+    flop = flops(n, 32, to, side, side, 3, 3)
+    predicted[shape] = flop / (2 * n * 32 * to * side * side * 9)
+    for name, threads in THREADS.items():
+        variants[f"{shape}, {name}"] = lambda flop=flop, size=(n, side, side, 32, to), n=threads: (
+            flop / 1e9 / convolution.seconds(convolution.build(conv_3, batch), size, n)
+        )
+reached = {} if native.obstacle() else alternate(variants, ROUNDS, "GFLOP/s", "section 4")
+
+# %%
+print(f"{'share of the peak':20} predicted  {'one core':18} all cores")
+for shape, part in predicted.items():
+    shares = [share(reached[f"{shape}, {name}"], reached[name]) for name in THREADS if reached]
+    print(f"{shape:20} {part:9.0%} ", *(f"{each!s:18}" for each in shares))
 
 # %%
 results.answer(4, "What limits your last step now?", ...)
@@ -812,11 +817,12 @@ results.answer(4, "What limits your last step now?", ...)
 # %% [markdown]
 # <details><summary>A model answer</summary>
 #
-# In the picture, memory's line meets the peak far to the left of the markers, so the cores are the limit. Read the
-# table in three steps. The border costs what the share gains from 14 × 14 to 56 × 56. Copying the image costs what it
-# gains from 64 to 256 channels. What one core then still lacks is in the tile: loads next to the multiply-adds, or
-# weights that leave the first-level cache. The table can't tell which. What all cores lack compared with one is
-# sharing: threads start, wait for the last one, and share caches.
+# In the picture, memory's line meets the peak to the left of the markers, so the cores are the limit. From 14 × 14 to
+# 56 × 56, the share gains what the border cost (with tiles of 6, also pixels left over). After a tile of 14, pixels
+# left over cost what 20 × 20 lacks compared with both neighbours, as pairs of pixels have only four sums under way.
+# Copying costs what 256 channels gain, if the intervals show it. What one core then still lacks is in the tile: loads
+# next to the multiply-adds, or weights that leave the first-level cache. The table can't tell which. What all cores
+# lack compared with one is sharing: threads start, wait for the last one, and share caches.
 #
 # </details>
 #
@@ -828,9 +834,9 @@ if not native.obstacle():
     display(logs[-1][["primitive", "implementation", "src", "wei", "dst", "ms"]].tail(4))
 
 # %% [markdown]
-# `Acdb64a`, for example, is *(k / 64, i, j, c, k % 64)*, which is your `pack` with another block. Images stay in
-# TensorFlow's layout, as in your files. `brg` is a tile computed as a batch of small matmuls, and `jit` is code that
-# oneDNN generated at run time for exactly this shape.
+# `Acdb64a`, for example, is *(k / 64, i, j, c, k % 64)*, which is your `pack` with another block. Images stay in nhwc,
+# as in your files. `brg` is a tile computed as a batch of small matmuls, and `jit` is code that oneDNN generated at
+# run time for exactly this shape. Yours does only 3 × 3 kernels with stride 1.
 
 # %%
 results.answer(5, "Why is TensorFlow's call slower than oneDNN's log?", ...)
@@ -839,15 +845,15 @@ results.answer(5, "Why is TensorFlow's call slower than oneDNN's log?", ...)
 # <details><summary>A model answer</summary>
 #
 # The log times each primitive alone, and the figure above is the convolution's. A `reorder` in the log is a part of the
-# call, and converts the weights into blocks. The log doesn't contain that TensorFlow looks up the operation, allocates
-# the output, and wakes the threads.
+# call, and converts the weights into blocks. TensorFlow also looks up the operation, allocates the output, and wakes
+# the threads, all outside the log.
 #
 # </details>
 #
 # ## 5 · Where the time goes {read 6, do 4, wait 0.2}
 #
-# What would a faster convolution bring for training? In section 1, the variants *kept* ended with some steps under
-# TensorFlow's profiler.
+# What does a faster convolution bring? Section 1's variants *kept* ended with steps under TensorFlow's
+# profiler.
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
@@ -916,7 +922,7 @@ for shift, library, colour, hatch in zip((-0.2, 0.2), ms, (plots.ORANGE, plots.B
 axis.set_yticks(range(len(order)), order)
 axis.invert_yaxis()
 axis.set_xlabel("ms in a training step (whiskers: all rounds)")
-axis.set_title("Where a training step's time goes, by saving")
+axis.set_title("Where a training step's time goes, ordered by saving")
 axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.15), ncol=2)
 plots.show(
     figure,
@@ -928,14 +934,15 @@ plots.show(
 
 # %% [markdown]
 # *Between operations* is the rest of the step: TensorFlow's executor, Python, and copying the batch. *Other operations*
-# are the loss, the update of the weights and small operations, which are Eigen's in both runs.
+# are the loss, the update of the weights and small operations, which are Eigen's in both runs. If a range contains 0,
+# the saving isn't certain.
 #
 # ### A surprise: pooling's backward pass
 #
 # Pooling takes a maximum of four numbers, and its gradient goes to where that maximum was. Why should that be
 # expensive? TensorFlow has two versions of the gradient. `MaxPoolGrad` gets the input of the forward pass.
 # `MaxPoolGradWithArgmax` gets the positions of the maxima, from a forward pass that keeps them. This script times both
-# with Eigen, and the first also on images of zeros, which need the same arithmetic:
+# with Eigen, and the first also on images of zeros, which need as many comparisons:
 
 # %%
 # %%writefile work/pool.py
@@ -986,13 +993,13 @@ results.answer(6, "What does Eigen's backward pooling spend its time on?", ...)
 # %% [markdown]
 # <details><summary>A model answer</summary>
 #
-# On finding the maxima again. It takes about as long as a forward pass that keeps positions plus a backward pass that
-# gets them, and the latter is cheap. TensorFlow's source agrees. In
+# On finding the maxima again. A forward pass that keeps positions takes almost as long, and a backward pass that gets
+# them is cheap. In TensorFlow's
 # [`maxpooling_op.cc`](https://github.com/tensorflow/tensorflow/blob/master/tensorflow/core/kernels/maxpooling_op.cc),
 # `MaxPoolingGradOp` first searches for the positions, with an `if` per element. With zeros, the CPU predicts these
-# branches. That gain is the price of mispredicted branches. oneDNN's forward pass keeps positions in a workspace (`ws`
-# in the log below) for its backward pass, so it searches once, not twice. Its *pooling, forward* in the profile shows
-# that this search is fast, too.
+# branches, so that gain is mostly the price of mispredicted ones. (In training, digits are probably easier to predict
+# than these random numbers.) oneDNN's forward pass keeps positions in a workspace (`ws` in the log below) for its
+# backward pass, so it searches once, not twice.
 #
 # </details>
 #
@@ -1069,7 +1076,8 @@ results.guess(5, "training with conv2's forward pass at the peak", ..., unit="×
 
 # %% [markdown]
 # Here is oneDNN's log of some training steps, and pooling's first line, from the warm-up. Each of the two gradients of
-# a convolution has as many operations as its forward pass, and moves as many bytes. The limit is the roofline's.
+# a convolution has as many operations as its forward pass, and moves as many bytes. The limit is the roofline's, with
+# the speed of *reading* memory.
 
 # %%
 env = {"ONEDNN_VERBOSE": 1, "TF_ENABLE_ONEDNN_OPTS": 1, "TF_NUM_INTEROP_THREADS": 1}
@@ -1109,8 +1117,9 @@ for name in ranked:
 if ranked:
     first, factor = improve_first(took, reaches, step_ms)
     print(f"first: {first}, {factor:.3f}×")
-rest = step_ms - sum(took.values())
-print(f"everything but convolutions: {rest:.2f} ms, {100 * rest / step_ms:.0f}% of the step")
+for part, its_ms in (("convolutions", sum(took.values())), ("what oneDNN logs", log_ms)):
+    rest = step_ms - its_ms
+    print(f"everything but {part}: {rest:.2f} ms, {100 * rest / step_ms:.0f}% of the step")
 
 # %%
 results.answer(8, "What would you spend the week on?", ...)
@@ -1119,10 +1128,11 @@ results.answer(8, "What would you spend the week on?", ...)
 # <details><summary>A model answer</summary>
 #
 # A part can save its share of the step times the share of its limit that it lacks. The last column shows what that is
-# worth, and the factor of *conv2 forward*, which you raced, is the price of your week. All of these parts are oneDNN's
-# code. Yours is the rest, in the last line: time between operations, pooling, Relu and bias, the update of the weights.
-# A larger batch spreads fixed costs, and compiling the graph merges small operations; lab 03 does both. conv1 has one
-# input channel and does about 4 FLOP/byte, so memory is its limit, and a cache can lift that.
+# worth, and the factor of *conv2 forward*, which you raced, is what your week would buy. Near ties can change places in
+# another run. The last line is TensorFlow's: time between operations, the gradients of Relu and bias, the update of the
+# weights. The line above it also contains oneDNN's pooling and matmuls. A larger batch spreads fixed costs (lab 03
+# tries that), and compiling the graph merges small operations. conv1 has one input channel and does about 4 FLOP/byte,
+# so memory is its limit, and a cache can lift that.
 #
 # </details>
 
@@ -1130,8 +1140,7 @@ results.answer(8, "What would you spend the week on?", ...)
 # ## 6 · Whose instructions? {read 2, do 6, wait 0.5, optional}
 #
 # oneDNN generates code for the best [**instruction set**](../docs/glossary.md#instruction-set) of the CPU, and
-# `ONEDNN_MAX_CPU_ISA` caps it. Your compiler uses `-march`. What are the instructions worth to each? (Arm has no such
-# cap.)
+# `ONEDNN_MAX_CPU_ISA` caps it. Your compiler uses `-march`. What are the instructions worth to each?
 
 
 # %%
@@ -1150,21 +1159,26 @@ def capped(isa):
 
 
 by_isa = {"oneDNN, SSE4.1": capped("SSE41"), "oneDNN, AVX2": capped("AVX2")}
-if "AVX2" in machine.isa and not native.obstacle():
+if "AVX2" not in machine.isa:
+    print("This CPU has no AVX2, so there is nothing to cap.")
+else:
     flags = {"x86-64": ("-march=x86-64",), "AVX2": ("-mavx2", "-mfma")}
-    for name, isa in flags.items():
+    for name, isa in flags.items() if not native.obstacle() else ():
         options = "-O3", *isa, "-ffp-contract=fast", "-fopenmp"
         program = convolution.build(conv_3, batch, flags=options)
         by_isa[f"yours, {name}"] = lambda program=program: (
             FLOP / 1e9 / convolution.seconds(program, SIZE, cores)
         )
-    for name, figure in alternate(by_isa, ROUNDS, "GFLOP/s", "section 6").items():
+    figures = alternate(by_isa, ROUNDS, "GFLOP/s", "section 6")
+    if not native.obstacle():
+        figures |= {"oneDNN, any": theirs, "yours, any": yours}  # from section 4
+    for name, figure in figures.items():
         print(f"{name:16} {figure}")
 
 # %% [markdown]
 # On paper, AVX2's registers hold 8 numbers instead of SSE's 4, and FMA multiplies and adds in one instruction, up to 4×
-# together. AVX-512 doubles that on CPUs with 512-bit units (most Intel Xeons, AMD's Zen 5), but not on Zen 4, whose
-# units have 256 bits.
+# together. AVX-512 doubles that on CPUs with 512-bit units (most Intel Xeons, AMD's Zen 5 servers and desktops), but
+# not on Zen 4, whose units have 256 bits. *Any* repeats section 4's figures, with all instructions of your CPU.
 #
 # **Finished early?**
 #
@@ -1204,13 +1218,11 @@ if "AVX2" in machine.isa and not native.obstacle():
 #
 # - **No AVX-512**: the tile is 6 × 2 registers of 8 numbers, and 7 × 2 spills one sum, which slows it visibly. **Arm**:
 #   14 × 2 registers of 4; oneDNN may call Arm's Compute Library, and its log says so.
-# - **Many cores**: the race's batch grows by 8 images per core. The training step keeps its batch of 64, so fixed costs
-#   weigh more.
-# - **Two hardware threads of one core**: the peak of all "cores" is about that of one. AMX changes nothing, as it has
-#   no single precision.
+# - **Many cores**: the training step keeps its batch of 64, so fixed costs weigh more.
+# - **Two hardware threads of one core**: the peak of all "cores" is about that of one.
 # - **No compiler**: exercises 3 to 5 can't be attempted, the race is a recording, and section 5 runs.
-# - **Timing**: start section 1's measurement before you talk. In exercise 4, let students draw the tile. Short of time?
-#   Leave out the tiles and *Why were we wrong?*
+# - **Timing**: start section 1's measurement before you talk. In exercise 4, let students draw the tile. If time is
+#   short, leave out the tiles.
 # - **What goes wrong**: if exercise 5's check finds calls on one thread only, the pragma is misspelt, which compilers
 #   ignore.
 #

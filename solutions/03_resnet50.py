@@ -17,10 +17,10 @@
 # **You will learn** how to account for the time of a training step; what normalisation, layout, threads, precision,
 # memory and batch size each cost; and what oneDNN's log shows when something is wrong.
 #
-# **Time** {minutes} Most measurements run in the background while you read and write.
+# **Time** {minutes}
 #
-# **Connects to** labs 01 and 02, which fuse operators and race one convolution; lab 04, with fewer bits; lab 05, in
-# which a program searches for settings; and lab 08, which trains this network on a cluster.
+# **Connects to** labs 01 and 02, which fuse operators and race one convolution, lab 05, which searches for settings,
+# and lab 08, which trains this network on a cluster.
 
 # %% tags=["parameters"]
 QUICK = False  # small runs, as the tests make them
@@ -73,7 +73,7 @@ if RECORDED:
 # ## 1 · The case {read 7, wait 1.1}
 #
 # This is the colleague's script, with Keras' own ResNet-50, trained by `fit` on random images. Each option is a
-# suspect, and by default nothing is changed. The classes and the timing are explained later, where you need them.
+# suspect, and by default nothing is changed.
 
 # %%
 # %%writefile work/train.py
@@ -109,10 +109,10 @@ keras.config.set_dtype_policy(args.dtype)
 
 class FusedNorm(keras.layers.BatchNormalization):
     def call(self, x, training=None, mask=None):  # one operation, as in Keras 2
-        weights = self.gamma, self.beta, self.moving_mean, self.moving_variance
-        inputs = zip(("scale", "offset", "mean", "variance"), (w.value for w in weights))
-        options = {"exponential_avg_factor": 1 - self.momentum, "epsilon": self.epsilon}
-        y = tf.raw_ops.FusedBatchNormV3(x=x, data_format=args.layout, **options, **dict(inputs))
+        inputs = zip(("scale", "offset", "mean", "variance"), (w.value for w in self.weights))
+        options = {"is_training": bool(training and self.trainable), "epsilon": self.epsilon}
+        options |= {"exponential_avg_factor": 1 - self.momentum, "data_format": args.layout}
+        y = tf.raw_ops.FusedBatchNormV3(x=x, **options, **dict(inputs))
         self.moving_mean.assign(y.batch_mean)
         self.moving_variance.assign(y.batch_variance)
         return y.y
@@ -154,10 +154,10 @@ report |= {"ms": 1000 * seconds, "page faults": use[4], "thread switches": use[1
 print(json.dumps(report))
 
 # %% [markdown]
-# Each run of the script is a process of its own, as in a terminal. It also reports what the kernel counted in a step:
-# busy cores, memory pages that the process had to request, and switches between threads. The next cell profiles four
-# runs, in about a minute. They run one operation at a time, so that the times of all operations add up. Whatever your
-# CPU's default is (lab 02), they use oneDNN. You may skip the code up to section 2.
+# Each run is a process of its own. It reports what the kernel counted in a step: busy cores, memory pages that the
+# process had to request, and switches between threads. The next cell profiles four runs, in about a minute. They use
+# oneDNN, and run one operation at a time, so that the times of all operations add up. You may skip the code up to
+# section 2.
 
 # %%
 OWN = () if machine.quota is None else (f"--threads={cores}", f"--at_once={cores}")
@@ -188,12 +188,11 @@ for name in ["as found"] if RECORDED else PROFILED:
 # %% [markdown]
 # Now the long measurement. Every row of `SUSPECTS` adds one change to an earlier row. All variants and two limits run
 # alternately, six times each, **in the background**. It takes about 13 minutes, in which you shouldn't start other
-# work.
+# work, except this notebook's cells.
 #
 # - `many threads` is what a container can do to you. TensorFlow starts a thread for each CPU that it *sees*, and a
 #   quota hides no CPU. This row starts 16 for each core that you may use, and at most 256.
-# - `default` sets nothing at all. Under a quota, it sets the number of threads, and `many threads` is what you get by
-#   default.
+# - `default` sets nothing, except the number of threads under a quota, where `many threads` is what you get by default.
 # - `oneDNN` is a row only where TensorFlow's default is Eigen.
 
 # %%
@@ -288,7 +287,7 @@ for name, option in {"TensorFlow, eager": ["--eager"], "TensorFlow, graph": []}.
         others[name + ending] = partial(train, name + ending, *options, **ONEDNN)
 others["limit"] = variants["limit"]
 if not NO_TORCH:
-    comparing = Background(others, rounds, "images/s", "section 8")
+    comparing = Background(others, rounds, "images/s", "section 1")
 
 # %% [markdown]
 # ## 2 · What the limit is {read 4, do 6}
@@ -321,8 +320,8 @@ print(*list(FORWARD.items())[:4], sep="\n")
 # - The gradient with respect to the layer's *weights*: the weights learn from it.
 # - The gradient with respect to the layer's *input*: the layer before needs it to compute its own gradients.
 #
-# A gradient that is not needed is not computed. Treat the layers as a chain, in which each layer's input is the result
-# of the layer before. In fine-tuning, often only the last layers learn, and the others keep their weights.
+# A gradient that is not needed is not computed. Treat the layers as a chain, each fed by the layer before. In
+# fine-tuning, often only the last layers learn.
 #
 # Write `training_flops(each, trained)`. `each` is a list of the forward operations of each layer, in order. `trained`,
 # from 0 to the number of layers, is the number of layers that learn, counted from the end. Return how many operations
@@ -350,9 +349,9 @@ print(f"The last ten: {float(training_flops(each, 10)) / 1e9:.2f} GFLOP")
 # %% [markdown]
 # Papers say "4 GFLOP", as they count a multiply-add as one, forward only.
 #
-# No training is faster than the machine's fastest matmul, in the fastest precision that trains. So *that speed divided
-# by the operations of an image* is the limit for training, in images/s. It is measured in the same rounds, and is the
-# same for all suspects, whatever their precision.
+# Hardly any training is faster than the machine's fastest matmul, in the fastest precision that trains. (Only code that
+# skips the padding, about 4%, might be.) So *that speed divided by the operations of an image* is the limit for
+# training, in images/s. It is measured in the same rounds, and is the same for all suspects, whatever their precision.
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
@@ -459,8 +458,8 @@ results.answer(1, "Which bar would you question first, and why?", ...)
 # <details><summary>A model answer</summary>
 #
 # The convolutions compute nearly everything, so they may be long. Their three passes take the same number of
-# operations, so it is worth asking why one takes longer. The normalisation computes next to nothing, a few operations
-# for each number. If its bar is as long as a convolution's, something is wrong with it.
+# operations, so ask why one takes longer. The normalisation computes next to nothing, a few operations for each number.
+# If its bar is as long as a convolution's, something is wrong with it.
 #
 # </details>
 #
@@ -473,14 +472,15 @@ results.answer(1, "Which bar would you question first, and why?", ...)
 # - Two [**hardware threads**](../docs/glossary.md#core) share the arithmetic units of a core, and a good
 #   convolution keeps those busy with one.
 # - A batch system or `taskset` gives you certain CPUs, a *mask*. A container's *quota* is CPU time on any of them. With
-#   2.5, two threads can run all the time. Never pin threads under a quota.
+#   2.5, two threads can run all the time. Never pin threads under a quota, as those CPUs may be busy while others idle.
 # - Memory on another [**NUMA node**](../docs/glossary.md#numa-node) is slower to reach. On two sockets, the usual
 #   advice is one process per node, as in `numactl --cpunodebind=0 --membind=0 python train.py`.
 #
 # ### Exercise 2 · Where should the threads run?
 #
 # Write `place_threads(cpus, quota)`. `cpus` is a list of the logical CPUs that *you* may use, in any order, as tuples
-# `(cpu, core, node)` of three numbers. `quota` is in CPUs, or `None` without one. Return two values:
+# `(cpu, core, node)` of three numbers. Cores of different nodes have different numbers. `quota` is in CPUs, or `None`
+# without one. Return two values:
 #
 # - the number of threads, which is one for each core. Under a quota, use only as many as can be busy all the time, and
 #   at least one;
@@ -518,8 +518,7 @@ for quota in (None, 2.5):
 # ## 5 · Three sick logs {read 3, do 8}
 #
 # With `ONEDNN_VERBOSE=1`, oneDNN writes a line for each of its [**primitives**](../docs/glossary.md#primitive),
-# whichever program calls it. (In 2018, it was `MKLDNN_VERBOSE`.)
-# In 2026, a new version of PyTorch computed FP16 matmuls [more than 1,000 times
+# whichever program calls it. In 2026, PyTorch computed FP16 matmuls [more than 1,000 times
 # slower](https://github.com/pytorch/pytorch/issues/193951), and one word in this log gave the cause away.
 #
 # ### Exercise 3 · Three sick logs
@@ -580,10 +579,12 @@ for sick in ("training-a", "training-b", "int8-c"):
 # keeps the channels last, `abcd` keeps them first, and `aBcd16b` is blocked.
 
 # %%
-columns = ["primitive", "implementation", "direction", "src", "dst", "problem", "ms"]
+columns = ["primitive", "implementation", "direction", "src", "dst", "problem"]
 for name in NAMES:
     print(name, heads[name])
-logs["training-b"].nlargest(3, "ms")[columns]  # change the name
+sick = "training-b"  # change the name
+before, after = (logs[name].groupby(columns).ms.sum() for name in (sick.partition("-")[0], sick))
+after.sub(before, fill_value=0).nlargest(3).reset_index()
 
 # %%
 results.answer(2, "What is wrong in a, b and c, and what would you change?", ...)
@@ -595,9 +596,10 @@ results.answer(2, "What is wrong in a, b and c, and what would you change?", ...
 #   `torchrun` sets `OMP_NUM_THREADS=1` for each of several ranks unless you set it.
 # - **b**: the reorders. Images come as `abcd`, PyTorch's own layout. The convolutions want them blocked (`aBcd16b`),
 #   and their results go back to `abcd` each time. `memory_format=torch.channels_last` ends that.
-# - **c**: other code. Three of 53 rows take most of the time, by `ref:any`. That is oneDNN's reference implementation,
-#   plain C++ for cases in which it has nothing better. The head says `Intel AVX2`, although the CPU has AVX-512,
-#   because `ONEDNN_MAX_CPU_ISA=AVX2` was set. With AVX2, oneDNN has no INT8 kernel for 8 groups of 14 channels.
+# - **c**: other code. Three of 53 rows, all of the same work, take most of the time, by `ref:any`. That is oneDNN's
+#   reference implementation, plain C++ for cases in which it has nothing better. The head says `Intel AVX2`, although
+#   the CPU has AVX-512, because `ONEDNN_MAX_CPU_ISA=AVX2` was set. With AVX2, oneDNN has no INT8 kernel for 8 groups of
+#   14 channels.
 #
 # </details>
 
@@ -635,7 +637,7 @@ def evidence(what, *names):
     """Print what the kernel counted in a step: the median of the runs."""
     for name in names:
         counted = median(run[what] for run in runs[name])
-        print(f"  {what}, {name}: {counted:,.{2 if counted < 10 else 0}f}")
+        print(f"  {what}, {name}: {counted:,.{2 * (what == 'cores busy')}f}")
 
 
 print(f"The limit: {per_image(fixes['limit'])}")
@@ -661,7 +663,7 @@ evidence("thread switches", "default", "many threads")
 evidence("cores busy", "default", "many threads")
 
 # %% [markdown]
-# **Why were we wrong?** TensorFlow's waiting threads sleep, so they don't block the cores. But each operation is cut
+# **What explains it?** TensorFlow's waiting threads sleep, so they don't block the cores. But each operation is cut
 # into more pieces, and each thread brings its own data into the caches. The switches show how often. A real quota is
 # worse, as all threads together use it up early in each period. Then all of them stop until the next one.
 #
@@ -680,7 +682,7 @@ print(f"Forecast: {steps_ms['as found'] / (steps_ms['as found'] - saved):.2f}×"
 # %% [markdown]
 # <div class="alert alert-block alert-info" style="color: black">
 #
-# **Guess first.** How much faster is training with one operation for each normalisation? You may use the forecast.
+# **Guess first.** How much faster is training with one operation for each normalisation?
 #
 # </div>
 
@@ -696,9 +698,9 @@ results.compare_guess(3, norm_gain)
 draw_ledgers(["as found", "fused norm"], "The same step, with normalisations as one operation")
 
 # %% [markdown]
-# **Why were we wrong?** The forecast exchanged one bar. Others may have become shorter too, such as the sums of
-# gradients, of which Keras' chain needs several for each layer. The ratio of the whole ledgers shows what that
-# explains.
+# **What explains it?** The forecast exchanged one bar. Others may also have become shorter, such as the sums of
+# gradients. But the convolutions did the same work in both profiles. If their change exceeds the other bars' savings,
+# the whole ledgers explain nothing.
 #
 # ### The layout
 #
@@ -719,7 +721,7 @@ results.compare_guess(4, reveal("NCHW", "fused norm", fixes))
 evidence("page faults", "fused norm", "NCHW")
 
 # %% [markdown]
-# **Why were we wrong?** Section 5 has the log of such a run. Whole images are reordered around convolutions. Each copy
+# **What explains it?** Section 5 has the log of such a run. Whole images are reordered around convolutions. Each copy
 # needs memory, which shows as [*page faults*](../docs/glossary.md#page-fault). One takes the kernel about a
 # microsecond, so you can compute their part of the loss. The next rows use NHWC.
 #
@@ -742,9 +744,9 @@ results.compare_guess(5, threads_gain)
 evidence("cores busy", "fused norm", "one at a time")
 
 # %% [markdown]
-# **Why were we wrong?** The forward pass is nearly a chain, but the backward pass isn't. A layer's two gradients don't
+# **What explains it?** The forward pass is nearly a chain, but the backward pass isn't. A layer's two gradients don't
 # depend on each other, and neither do the updates. While one operation ends on a single core, another can use the rest.
-# The busy cores show how large the first effect can be.
+# The difference in busy cores bounds this gain.
 #
 # ### Precision
 #
@@ -769,7 +771,7 @@ bars["factor"] = bars["float32"] / bars[half_name]
 bars[bars.max(axis=1) > 5].round(2)
 
 # %% [markdown]
-# **Why were we wrong?** Arithmetic may gain as much as the peak does. What memory limits gains two at most, and the
+# **What explains it?** Arithmetic may gain as much as the peak does. What memory limits gains two at most, and the
 # update of the weights, which stay in float32, nothing. Conversions are new. A bar outside these bounds has another
 # kernel, or is short and noisy.
 #
@@ -798,8 +800,8 @@ results.compare_guess(7, reveal("pages", half_name, fixes))
 evidence("page faults", "pages")
 
 # %% [markdown]
-# **Why were we wrong?** With a few hundred faults in a step, there is nothing to gain. Hundreds of thousands, as in the
-# NCHW row, are worth this variant.
+# **What explains it?** With a few hundred faults in a step, there is nothing to gain from them, though large pages also
+# save address look-ups. Hundreds of thousands, as in the NCHW row, are worth this variant.
 #
 # ### The batch
 #
@@ -833,7 +835,7 @@ batch_gain = reveal("larger batch", "pages", fixes)
 results.compare_guess(8, batch_gain)
 
 # %% [markdown]
-# **Why were we wrong?** Two points fit any line, and the larger batch is the third. The fixed part is work on
+# **What explains it?** Two points fit any line, and the larger batch is the third. The fixed part is work on
 # *weights*, of which there are as many for one image as for a hundred, what each operation costs at any size, and
 # kernels that keep the cores badly busy with one image.
 #
@@ -874,8 +876,9 @@ results.answer(3, "Which suspects were guilty on your machine, and which were no
 # <details><summary>A model answer</summary>
 #
 # Guilty is what gains when it is changed, with an interval that excludes 1. Normalisation and precision are mostly the
-# large ones (without bfloat16 instructions, only the first). NCHW costs time only if somebody set it, and the number of
-# operations at once only if the default loses.
+# large ones. The batch and the pages are judged by the same test, even if they gain little. NCHW costs time only if
+# somebody set it, too many threads mostly under a quota, and the number of operations at once only if the default
+# loses.
 #
 # </details>
 #
@@ -883,7 +886,8 @@ results.answer(3, "Which suspects were guilty on your machine, and which were no
 #
 # The best step is still below the limit. Which kind of work should be improved next? Each needs a least number of
 # operations, and must move each of its tensors at least once. A normalisation with its ReLU moves five tensors of its
-# size, since it reads one and writes one forward, and reads two and writes one backward.
+# size, since it reads one and writes one forward, and reads two and writes one backward. But statistics come first. A
+# tensor larger than the cache is read again, so up to eight move, and the saving is smaller.
 
 
 # %%
@@ -949,8 +953,10 @@ what_first = check(4, what_first)
 
 # %%
 peak, memory = fixes["limit"].value, replace(fixes["memory"], unit="GB/s")
-print(f"The step: {steps_ms['best']:,.0f} ms. Peak: {peak:,.0f} GFLOP/s. Memory: {memory}")
-for bandwidth in (memory.low, memory.high):  # what both lists have in common is certain
+print(f"The step: {steps_ms['best']:,.0f} ms in the profile, ", end="")
+print(f"{median(run['ms'] for run in runs[half_name]):,.0f} ms in section 6.")
+print(f"Peak: {peak:,.0f} GFLOP/s. Memory: {memory}")
+for bandwidth in (memory.low, memory.high):  # both ends of its interval
     least = sum(1000 * max(flop / peak, gbyte / bandwidth) for _, flop, gbyte in kinds.values())
     print(f"With {bandwidth:.0f} GB/s, all kinds at their limits would take {least:.0f} ms.")
     for name, ms in what_first(kinds, steps_ms["best"], peak, bandwidth):
@@ -962,10 +968,10 @@ results.answer(4, "What would you work on next, and how much could it bring?", .
 # %% [markdown]
 # <details><summary>A model answer</summary>
 #
-# The row that is first in both lists. If they differ, memory varied too much to decide. To see a row's effect, subtract
-# its saving from the step, and divide. The saving is what better code for the same work could bring. Fusion does more:
-# it lowers the limit itself, as fewer tensors move through memory.  With AMX, convolutions take so little time that
-# everything else moves to the top.
+# The row that is first in both lists, unless memory varied too much to decide. But a second profile can move a row by
+# more than *unaccounted*. The profiled step runs one operation at a time, so its time isn't that of section 6. To see a
+# row's effect, subtract its saving from the step, and divide the step by the rest. Fusion can do more, as it lowers the
+# limit itself.
 #
 # </details>
 #
@@ -977,8 +983,8 @@ results.answer(4, "What would you work on next, and how much could it bring?", .
 #
 # PyTorch's threads are [**OpenMP**](../docs/glossary.md#openmp)'s. pip's PyTorch comes with GNU's library, `libgomp`.
 # There, a waiting thread *spins* for a while, so that it can go on at once, and keeps its core busy.
-# `OMP_WAIT_POLICY=passive` makes it sleep . `KMP_BLOCKTIME` and `KMP_AFFINITY`
-# belong to Intel's `libiomp5`, and do nothing unless it is preloaded.
+# `OMP_WAIT_POLICY=passive` makes it sleep. `KMP_BLOCKTIME` and `KMP_AFFINITY` belong to Intel's `libiomp5`, and do
+# nothing unless it is preloaded.
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
@@ -1021,15 +1027,18 @@ results.compare_guess(10, reveal("PyTorch, compiled, sleep", "PyTorch, compiled"
 draw_shares([name for name in race if name != "limit"], race, "Two frameworks on the same cores")
 
 # %% [markdown]
-# **Why were we wrong?** `torch.compile` removes Python's calls, and fuses what stands between convolutions. The
+# **What explains it?** `torch.compile` removes Python's calls, and fuses what stands between convolutions. The
 # convolutions stay oneDNN's, and the fused code is the compiler's own, which isn't always faster than the kernels that
 # it replaces.
 #
 # Waking a thread takes some tens of microseconds, and the log of section 5 has some hundred primitives in a step.
-# Multiply, and compare with the time of a step.  Threads should
-# sleep where other work needs the cores, as with several ranks on a node.
+# Multiply, and compare with the time of a step. A larger difference has another cause. Threads should sleep where other
+# work needs the cores, as with several ranks on a node.
 #
-# Here is the line that most reports lack, from default to best, for both.
+# Don't trust a ratio close to 1, as the faster batch was chosen in the same rounds. A wide interval shows disturbed
+# rounds.
+#
+# The next lines go from default to best.
 
 # %%
 kept = [name for name in fixes if name not in (*ASIDE, "limit", "memory")]
@@ -1058,7 +1067,8 @@ results.answer(5, "What would you change in your own training script tomorrow?",
 # <details><summary>A model answer</summary>
 #
 # The changes whose rows were significant on the machine that you train on, mostly the precision and, in Keras 3, the
-# normalisation. Set the number of threads in a container.
+# normalisation. Check that your loss falls as before, which random images can't show. Set the number of threads in a
+# container.
 #
 # </details>
 #
@@ -1075,8 +1085,7 @@ results.answer(5, "What would you change in your own training script tomorrow?",
 # | the same with `numactl -i all`, and NCHW | 34.18 (6.24×) |
 # | memory bound to one node (`-p 1` or `-m 1`) | about 23.6 |
 #
-#   Those cores had
-# AVX2: 16 multiplications and 16 additions per cycle, at 2.9 GHz.
+# Those cores had AVX2, with 16 multiplications and 16 additions per cycle, at 2.9 GHz.
 
 # %% tags=["nbval-check-output"]
 paper = 18 * 32 * 2.9
@@ -1090,9 +1099,8 @@ for what, images in {"default": 5.48, "Intel's build": 33.62}.items():
 # **For the instructor · Timing and what goes wrong**
 #
 # Start both background measurements in the first minute, then explain. They need a quiet machine, and about 26 minutes.
-# With measuring slots or little memory, the lab shows recorded figures instead, and says
-# so. PyTorch is optional (`./lab setup --torch`, 1 GB): without it, section 8 is recorded too. Short of time? Skip
-# sections 4 and 9.
+# With measuring slots or little memory, the lab shows recorded figures instead. PyTorch is optional (`./lab setup
+# --torch`, 1 GB): without it, section 8 is recorded too. Short of time? Skip sections 4 and 9.
 #
 # *Busy.* If a row is marked, run the start cells of section 1 again after the lesson.
 #
@@ -1103,20 +1111,18 @@ for what, images in {"default": 5.48, "Intel's build": 33.62}.items():
 #
 # **For the instructor · Other machines**
 #
-# - *AVX2 only, or AVX-512 without BF16.* The precision's row is recorded, and the limit is that of float32. Where
-#   TensorFlow's default is Eigen (lab 02), there is one more row, `oneDNN`.
+# - *AVX2 only, or AVX-512 without BF16.* The precision's row is recorded, and the limit is that of float32.
 # - *AMX.* The limit is many times that of float32. Shares are small, and section 7 ranks norms and sums first.
-# - *Many cores, two nodes.* The batch grows with the cores. Fixed work and single-threaded pieces weigh more, so
-#   `larger batch` and `one at a time` matter. TensorFlow's threads don't know of nodes, and the limit counts both, so
-#   expect a lower share.
-# - *Arm.* oneDNN uses Arm's Compute Library. There is no bfloat16 row.
+# - *Many cores, two nodes.* The batch grows with the cores. Fixed work and single-threaded pieces weigh more.
+#   TensorFlow's threads don't know of nodes, so expect a lower share.
+# - *Arm.* There is no bfloat16 row.
 #
 # </div>
 
 # %% [markdown]
 # ## Questions {read 1}
 #
-# 1. How do you prove that TensorFlow uses oneDNN at all?
+# 1. How do you prove that TensorFlow uses oneDNN?
 # 2. When would you set `KMP_BLOCKTIME` to 0?
 
 # %% [markdown] tags=["instructor"]

@@ -41,7 +41,7 @@ from scipy.stats import norm
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import Matern, WhiteKernel
 
-from labkit.display import plots
+from labkit.display import onednn, plots
 from labkit.measure import Measured, alternate, compare, per_second
 from labkit.system import terminal
 from labkit.system.paths import DATA
@@ -65,8 +65,8 @@ XLA_ROUNDS = 2 if QUICK else 9  # section 8
 #
 # In 2018, engineers at Intel let a program, Concertio's Optimizer Studio, tune ResNet-50 on a server with 2 × 28 cores.
 # It could choose 1 to 28 inter-op threads, and an even number of intra-op threads from 10 to 56. After 2 hours and 8
-# minutes, it reported 28 intra-op and 2 inter-op threads, and 1.77× the speed before. (`OMP_NUM_THREADS` was always set
-# to the number of intra-op threads.) By hand, they said, this took tens of hours.
+# minutes, it reported 28 intra-op and 2 inter-op threads, and 1.77× the speed before. By hand, they said, this took
+# tens of hours.
 #
 # Then they gave it the settings of the CPU and of the operating system, which made 9.13 · 10¹⁷ combinations. It tried
 # 173 of them for a translation network (GNMT) and 156 for a speech network (DeepSpeech), and reported gains of 8.3% and
@@ -179,19 +179,19 @@ mine = {"by hand": search(one_knob_changed, my_luck, shown, BUDGET, my_points, m
 
 # %%
 ranked = sorted(zip(*mine["by hand"]), key=lambda trial: -trial[1])
-for point, speed in ranked[:5]:
+for point, speed in ranked:
     print(f"{speed:8,.0f} images/s  ", dict(zip(KNOBS, points[point])))
 
 # %%
-results.answer(1, "Which knob decides, and the best value of which depends on another knob?", ...)
+results.answer(1, "Which knob matters most? And whose best value depends on another knob?", ...)
 
 # %% [markdown]
 # <details><summary>A model answer</summary>
 #
-# XLA decides. With it, every point is slow (section 8 finds out why). Without it, 256 images per step are slower than
-# 64 in 32 bits, and faster with bfloat16. When the effect of a knob depends on another knob, the two have an
-# [**interaction**](../docs/glossary.md#interaction). Changing one knob at a time can miss the best point then, because
-# the first knob is decided under conditions that the second one changes.
+# XLA matters most. With it, every point is slow (section 8 finds out why). Without it, 256 images per step are usually
+# slower than 64 in 32 bits, and faster with bfloat16. One launch can show the reverse. When the effect of a knob
+# depends on another knob, the two have an [**interaction**](../docs/glossary.md#interaction). Changing one knob at a
+# time can miss the best point then, because the first knob is decided under conditions that the second one changes.
 #
 # The best numbers of threads are hard to know beforehand. You know the number of cores, but not how many operations of
 # the graph can run at the same time. Moreover, additional threads compete for caches and memory.
@@ -284,7 +284,7 @@ expected_improvement = check(2, expected_improvement)
 # %% [markdown]
 # The rest is scikit-learn's. Each knob becomes a number from 0 to 1, and speeds become logarithms, so that equal ratios
 # are equal distances. `Matern` describes how similar neighbours are, and `WhiteKernel` how much launches differ. After
-# five random trials, your function chooses.
+# the default and four random trials, your function chooses.
 
 # %%
 places = [[values[knob].index(value) for knob, value in zip(KNOBS, point)] for point in points]
@@ -425,7 +425,7 @@ results.answer(2, "Why does the winner keep less than it promised?", ...)
 # It was chosen *because* its launch was fast, and part of that was luck. The next launch is as lucky as any other. A
 # point that was drawn without looking was chosen for nothing, so on average it keeps what it showed. This is the
 # *winner's curse*, a form of [**selection bias**](../docs/glossary.md#selection-bias). The longer a search, the more
-# launches compete, and the luckier the winner.
+# launches compete, and the luckier the winner tends to be, until no close rivals are left.
 #
 # </details>
 
@@ -452,8 +452,10 @@ for name, found in colleagues.items():
     for n in (BUDGET, 24, LONG):
         means = promised[:, n - 1].mean(), again[:, n - 1].mean()
         print(f"{name:14} {n} trials: promised {means[0]:7,.0f}, kept {means[1]:7,.0f} images/s")
-after = curves["with a memory"][1].mean(axis=0)
-results.compare_guess(3, Measured(after[-1] / after[23], unit="×"))
+after = curves["with a memory"][1]
+longer = after[:, -1] / after[:, 23]
+mean, error = longer.mean(), 2 * longer.std() / COLLEAGUES**0.5
+results.compare_guess(3, Measured(mean, mean - error, mean + error, unit="×", digits=3))
 
 # %% jupyter={"source_hidden": true}
 figure, axis = plt.subplots(figsize=(10, 5))
@@ -467,7 +469,7 @@ for name, both in curves.items():
         axis.fill_between(counts, mean - half, mean + half, color=colour, alpha=0.15, lw=0)
         ends.append(f"{name}: {what} {mean[-1]:,.0f}")
 axis.set(xlabel="trials", ylabel="images/s", title="The winner's curse: means of all colleagues")
-axis.set_ylim(after[4], None)
+axis.set_ylim(after[:, 4].mean(), None)
 axis.legend(loc="center left", bbox_to_anchor=(1, 0.5))
 alt = f"Winners' speed by trials, with 95% bands of chance. After {LONG}: {'; '.join(ends)}."
 plots.show(figure, alt=alt, keep=results)
@@ -491,14 +493,15 @@ for each, repeats in ((48, 1), (24, 1), (24, 2), (16, 1), (16, 3)):
         chosen = rng.permutation(len(points))[:each]
         medians = np.median(theirs[chosen, :repeats], axis=1)
         outcomes.append((medians.max(), again[chosen[medians.argmax()]]))
-    promised, again = np.mean(outcomes, axis=0)
-    print(f"{each} points × {repeats}: promised {promised:7,.0f}, kept {again:7,.0f}", end=" ")
-    print(f"({again / promised:.1%})")
+    promised, again = np.transpose(outcomes)
+    ratio, error = again / promised, 2 * again.std() / COLLEAGUES**0.5
+    print(f"{each} points × {repeats}: kept {again.mean():7,.0f} ± {error:.0f} images/s,", end=" ")
+    print(f"{ratio.mean():.1%} ± {2 * ratio.std() / COLLEAGUES**0.5:.1%} of the promise")
 
 # %% [markdown]
-# In this recording it isn't. Repeats make a promise a little more honest, but more points find faster ones. *Successive
-# halving* does both (Jamieson and Talwalkar, 2016). It launches many points once, drops the slower half, launches the
-# rest again, and so on. Most launches go to the points between which the decision is close.
+# In this recording it isn't. Repeats hardly change how honest a promise is, but more points find faster ones.
+# *Successive halving* does both (Jamieson and Talwalkar, 2016). It launches many points once, drops the slower half,
+# launches the rest again, and so on. Most launches go to the points between which the decision is close.
 #
 # ### Exercise 3 · An honest gain
 #
@@ -530,11 +533,13 @@ gain = check(3, gain)
 
 # %%
 claims, honest = [], []
-for tried, speeds, again in colleagues["at random"]:
+for tried, speeds, again in colleagues["with a memory"]:
     first, second = np.array(speeds[:BUDGET]), again[tried[:BUDGET]]
     claims.append(first.max() / first[0])
     honest.append(float(gain(first, second, 0)))
-print(f"claimed: {np.mean(claims):.3f}× the default; honest: {np.mean(honest):.3f}×")
+for name, gains in (("claimed", claims), ("honest", honest)):
+    error = 2 * np.std(gains) / COLLEAGUES**0.5
+    print(f"{name:8} {np.mean(gains):.3f} ± {error:.3f}× the default (mean of {COLLEAGUES})")
 
 # %%
 results.answer(3, "What do you ask the people who report 8.3%?", ...)
@@ -547,8 +552,7 @@ results.answer(3, "What do you ask the people who report 8.3%?", ...)
 # suffices. *And what was the default?* A gain is a statement about two settings. According to the report, the server's
 # L2 prefetcher, which loads data that will probably be needed, had been off before the search. The search switched it
 # on, which is normally the default. So part of the 8.3% is a repair. It is also the best argument for a search, because
-# no one had noticed. (Two more settings mattered according to the report: the clock rate of the *uncore*, the chip
-# outside the cores, and how soon a woken task may interrupt the running one.) Ask the same about the 1.77×.
+# no one had noticed. Ask the same about the 1.77×.
 # TensorFlow's default would have been a thread for each of 112 hardware threads, and the best settings, 28 and 2, are
 # the cores of a socket and the number of sockets.
 #
@@ -586,11 +590,15 @@ safest = check(4, safest)
 
 # %% [markdown]
 # The knobs of the live search leave the training as it is. Batch size and bfloat16 are missing, because they change
-# what is learned, so their images/s don't decide alone. A knob at its `default` is left unset, and `log` means all
-# hardware threads, three quarters, half, and so on down to one thread.
+# what is learned, so their images/s don't decide alone. A knob at its `default` is left unset. The default of `onednn`
+# depends on the CPU, so the cell adds it. `log` means all hardware threads, three quarters, half, and so on down to one
+# thread.
 
 # %%
-KNOBS_FILE = space.DEFAULT_KNOBS.with_name("knobs-same-training.toml")
+KNOBS_FILE = work / "knobs.toml"
+text = space.DEFAULT_KNOBS.with_name("knobs-same-training.toml").read_text()
+unset = f"default = {int(onednn.is_default())}"  # on this CPU, so unset isn't a third value
+KNOBS_FILE.write_text(text.replace("values = [1, 0]", f"values = [1, 0]\n{unset}"))
 knobs = space.read(KNOBS_FILE, machine)
 n_points = math.prod(len(knob.values) for knob in knobs.values())
 print(f"{n_points} points on {machine.usable_cores} cores")
@@ -612,15 +620,15 @@ results.guess(4, "the best trial vs the default, measured again", ..., unit="×"
 # %%
 train = [os.path.relpath(sys.executable), "-m", "labkit.bench", "--model=mnist"]
 train += ["--batch_size=64", f"--num_batches={STEPS}"]
-config = TuneConfig(
-    KNOBS_FILE, trials=LIVE_TRIALS, repeats=1, rounds=LIVE_ROUNDS, out=work / "tune-mnist"
-)
+out = work / f"tune-mnist-{STEPS}"  # a search goes on only with the same command
+config = TuneConfig(KNOBS_FILE, trials=LIVE_TRIALS, repeats=1, rounds=LIVE_ROUNDS, out=out)
 live = run.tune(train, config, terminal.console())
 
 # %%
 if live:
     for name, speed in live.metrics.items():
-        print(f"{name:9} promised {live.promised[name]:8,.0f} images/s, kept {speed}")
+        promise = live.promised[name]
+        print(f"{name:9} promised {promise:8,.0f}, kept {speed}: {speed.value / promise:.1%}")
     print("The same, compared with the default:")
     for name, speedup in live.speedups.items():
         promise = live.promised[name] / live.promised["default"]
@@ -635,7 +643,7 @@ if live:
 # The file that `lab tune` wrote sets the variables for your terminal, and names the evidence.
 
 # %%
-print((work / "tune-mnist" / "best.env").read_text())
+print((out / "best.env").read_text())
 
 # %%
 results.answer(4, "Which settings do you use from now on, and why?", ...)
@@ -643,11 +651,14 @@ results.answer(4, "Which settings do you use from now on, and why?", ...)
 # %% [markdown]
 # <details><summary>A model answer</summary>
 #
-# Use the exported ones. If this is the default, no gain was *shown*, which is a result, too. TensorFlow starts a thread
-# for each hardware thread, and where each core has only one, this is often best already. A container that sees more
-# CPUs than it may use, or a server with several sockets, leaves more to gain. A setting with a high median whose
-# launches are far apart is *unstable*. No mean describes it, and of many machines that work together, the slowest one
-# sets the pace. The bound itself was the best of three, so it is a little lucky, too.
+# First look at the default's own row. No one chose the default, so it wasn't lucky. If its promise lies outside the
+# interval of what it kept, the machine probably changed between the search and the rounds, and the search compared
+# times, not settings. Then use the exported settings, which were chosen by the rounds. If these are the default, no
+# gain was *shown*, which is a result, too. TensorFlow starts a thread for each hardware thread, and where each core has
+# only one, this is often best already. A container that sees more CPUs than it may use, or a server with several
+# sockets, leaves more to gain. A setting with a high median whose launches are far apart is *unstable*. No mean
+# describes it, and of many machines that work together, the slowest one sets the pace. The bound itself was the best of
+# three, so it is a little lucky, too.
 #
 # </details>
 
@@ -655,7 +666,7 @@ results.answer(4, "Which settings do you use from now on, and why?", ...)
 # ## 7 · When does tuning pay? {read 2}
 #
 # If tuning takes a time $t$ and the speed becomes $g$ times the old one, you gain only if your training runs would take
-# longer than $t / (1 - 1/g)$ in total at the old speed.
+# longer than $t / (1 - 1/g)$ in total at the old speed. The second line assumes that a search took a day.
 
 # %%
 for hours, factor in ((128 / 60, 1.77), (24, 1.083)):
@@ -722,12 +733,13 @@ results.answer(6, "Which operation would you report to XLA's developers?", ...)
 # <details><summary>A model answer</summary>
 #
 # The one that loses the most milliseconds, which need not be the one with the worst ratio. Look at the gradient of the
-# pooling, which must find the largest number of each window again and add the gradient there. In TensorFlow 2.21, XLA
-# first makes four arrays of integers, as large as the input, with the coordinates of each number. It reduces all five
-# arrays over the windows, and then *scatters* one number for each coordinate. (`XLA_FLAGS=--xla_dump_to=FOLDER` writes
-# what XLA compiled.) TensorFlow has a kernel for this operation, and its convolutions come from oneDNN. For XLA, they
-# were only [proposed in 2025](https://github.com/openxla/xla/pull/31511). A search reports that XLA is slow. It can't
-# report that one operation is to blame.
+# pooling, the largest part that we found, which must find the largest number of each window again and add the gradient
+# there. In TensorFlow 2.21, XLA first makes four arrays of integers, as large as the input, with the coordinates of
+# each number. It reduces all five arrays over the windows, and then *scatters* one number for each coordinate.
+# (`XLA_FLAGS=--xla_dump_to=FOLDER` writes what XLA compiled.) TensorFlow has a kernel for this operation, and its
+# convolutions come from oneDNN. In XLA's present runtime, those [came in
+# 2025](https://github.com/openxla/xla/pull/31511), with a [flag](https://github.com/openxla/xla/pull/31025) that was
+# off by default. A search reports that XLA is slow. It can't report where XLA loses the time.
 #
 # </details>
 
@@ -744,7 +756,7 @@ results.answer(6, "Which operation would you report to XLA's developers?", ...)
 # ```
 #
 # `labkit/tune/knobs-torch.toml` has knobs for PyTorch, whose threads are OpenMP's, and `importance.png` shows which
-# knobs mattered. Guess before you look.
+# knobs mattered, if the machine didn't change meanwhile. Guess before you look.
 #
 # By default, each point is measured three times, but after one measurement a point is *pruned* if it is more than 20%
 # behind the best. [**Pruning**](../docs/glossary.md#pruning) saves launches as successive halving does. However, an
@@ -777,11 +789,8 @@ results.answer(6, "Which operation would you report to XLA's developers?", ...)
 #
 # **Other machines** Sections 1 to 5 use the recording, and are the same everywhere. Section 6 measures. With many
 # cores, the space has hundreds of points, and the default is often far from the best. With one CPU, two knobs remain.
-# `onednn` is worth a trial where TensorFlow doesn't use it by default (lab 02 tells); elsewhere 1 is the default's
-# program, and pages of 2 MB do nothing where the system forbids them. A gain between equal programs is luck. A
-# container with a quota sees more CPUs than it may use, so the default may lose. On a laptop that gets warm, the six
-# rounds still compare fairly, as they alternate. If two people tune on the same cores, they tune each other: in a room
-# with one machine, run section 6 once, for all to see. Section 8 needs no special hardware.
+# Pages of 2 MB do nothing where the system forbids them. A gain between equal programs is luck. If two people tune on
+# the same cores, they tune each other: in a room with one machine, run section 6 once, for all to see.
 #
 # **What goes wrong** Exercise 1: people forget that the points are different. Exercise 2: `norm.pdf` is taken for the
 # probability. Exercise 3: both rounds are averaged, and the luck that chose the winner judges it, too. Exercise 4:

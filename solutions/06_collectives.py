@@ -122,7 +122,7 @@ messages = run_ranks(2, "work/messages.py", threads=1)
 # %% [markdown]
 # <div class="alert alert-block alert-info" style="color: black">
 #
-# **Guess first.** Many people make this mistake once: both ranks **send first, then receive**. Does it work?
+# **Guess first.** Both ranks **send first, then receive**. Does it work?
 #
 # </div>
 
@@ -174,7 +174,7 @@ results.compare_guess(1, outcomes.get(tuple(hangs), "it depends on the length"))
 #
 # The classic method: one rank is the **server**. The workers *push* their gradients to it, it adds them up, and they
 # *pull* the sum. A single server receives and sends everything, while other links are idle. So take *k* servers, and
-# cut the gradient into *k* chunks, one for each server. The length need not be divisible by *k*.
+# cut the gradient into *k* chunks, one for each server.
 
 # %%
 # %%writefile work/chunks.py
@@ -212,12 +212,11 @@ if __name__ == "__main__":
 # only the communicator `ranks`: it may have other ranks than `MPI.COMM_WORLD`, in another order. The arrays are
 # float32.
 #
-# `buffer` is there to receive into. It is as long as `gradient`, and what it contains doesn't matter. `buffer[:k]` is a
+# `buffer` is as long as `gradient`, to receive into. `buffer[:k]` is a
 # view of its first `k` numbers, not a copy. Don't allocate new arrays: receive into `buffer` or `total`, and add in
 # place, with `+=`.
 #
-# The check uses 1 to 4 ranks, and lengths from 1 to 300,003. It compares the sums, and counts what each rank sends. One
-# call may take 10 s, all together 60 s.
+# The check uses 1 to 4 ranks, and lengths from 1 to 300,003. It compares the sums, and counts what each rank sends.
 
 # %%
 # %%writefile work/servers.py
@@ -317,8 +316,7 @@ plots.show(
 #
 # Write `ring_allreduce(ranks, gradient, total, buffer)`. The rules are those of exercise 1. `chunks` are views: what
 # you write into them is written into `total`. In each step, each rank sends **one** chunk to its right neighbour.
-# Where does the chunk go that arrives from the left, if its numbers are to be added? Into the first numbers of
-# `buffer`.
+# In reduce-scatter, receive each chunk into the start of `buffer`, then add it.
 #
 # Begin on paper with three ranks: which chunk does rank *r* send in step 0, and which in step 1?
 
@@ -366,7 +364,7 @@ switch = None if no_wires else Testbed(4, WIRE)
 
 # %% [markdown]
 # The script runs one method on four ranks. `CountingComm` is a communicator that records each message, from the
-# sender's call until the receive returns. It knows nothing about rings.
+# sender's call until the receive returns.
 
 # %%
 # %%writefile work/travel.py
@@ -501,7 +499,8 @@ def draw(panels):
 draw({"Your ring: chunk → receiver": mine})
 
 # %% [markdown]
-# Each row is a sender, and each bar a message, labelled *chunk → receiver*. Follow chunk 0. When is its sum complete?
+# Each row is a sender, and each bar a message, labelled *chunk → receiver*. Follow chunk 0. When
+# is its sum complete? (When its third message ends.)
 #
 # ### A ring that passes every check
 #
@@ -559,7 +558,7 @@ results.answer(1, "What do the colleague's ranks wait for?", ...)
 # <details><summary>A model answer</summary>
 #
 # Each rank but rank 0 must receive before it may send. So in each step, the permission to send goes once around the
-# ring: one message travels, and three wires are idle.
+# ring: one message travels at a time, instead of four.
 #
 # </details>
 #
@@ -573,8 +572,8 @@ results.answer(1, "What do the colleague's ranks wait for?", ...)
 # The [**latency-bandwidth model**](../docs/glossary.md#latency-bandwidth-model) describes a network with two numbers:
 # the [**latency**](../docs/glossary.md#latency) of a message, and the [**bandwidth**](../docs/glossary.md#bandwidth) of
 # a wire in each direction. The rate of *adding* is a third number. Measure them: a short message to the next rank, a
-# long one, and a sum. The long one has 1.5 gradients, as many bytes as a rank of your ring sends. So it is the ring's
-# limit, and the ring the model's easiest case.
+# long one, and a sum. The long one has 1.5 gradients, as many bytes as a rank of your ring sends. This
+# sets the ring's limit, so the ring is the model's easiest test.
 
 
 # %%
@@ -592,6 +591,8 @@ def measure(section, cases):
 
 
 numbers = measure(5, {name: (name, switch) for name in ("message", "1.5 gradients", "sum")})
+for name, figure in numbers.items():
+    print(f"{name:13} {figure}")
 latency = numbers["message"].value  # ms
 bandwidth = 1.5 * GRADIENT / numbers["1.5 gradients"].value  # bytes per ms
 adding = GRADIENT / numbers["sum"].value  # bytes per ms
@@ -680,13 +681,16 @@ longer = compare(wired["your ring"], wired["colleague's ring"])
 results.compare_guess(2, longer)
 
 # %% [markdown]
+# After a pause, an emulated wire sends 16 kB at once. So the colleague's ring, with its pauses, can beat its
+# prediction.
+#
 # ## 6 · A slow wire {read 2.5, wait 1.3}
 #
-# The node of rank 2 gets a wire of half the rate. It stands for any slow rank.
+# The node of rank 2 gets a wire of half the rate.
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
-# **Guess first.** How many times faster is your ring without the slow wire?
+# **Guess first.** How many times slower does the wire make your ring?
 #
 # </div>
 
@@ -725,11 +729,12 @@ slow_messages = stored.data["slow"] if no_wires else seen["your ring, slow wire"
 draw({"Your ring, with a slow wire at rank 2": slow_messages})
 
 # %% [markdown]
-# Find a bar that is *not* slow, and the gap after it.
+# Find a bar that is *not* slow, and the gap after it. A bar includes the time until its receiver is ready, so a long
+# one need not be on the slow wire.
 #
-# **Why were we wrong?** Compare the last two rows (*one way*: only rank 2 sends). With traffic both ways,
-# acknowledgements for one neighbour wait behind data for the other in the slow wire's queue, and its next data wait for
-# them.
+# **Why were we wrong?** Compare the last two rows (*one way*: only rank 2 sends). If they differ, two-way traffic
+# explains that part of the miss, probably because acknowledgements for one neighbour wait behind data for the other in
+# the slow wire's queue. This model doesn't explain the rest.
 
 # %%
 results.answer(2, "Why does one slow wire slow all ranks, and why not the server's workers?", ...)
@@ -747,7 +752,7 @@ results.answer(2, "Why does one slow wire slow all ranks, and why not the server
 # %% [markdown]
 # ## 7 · A switch with a shallow queue {read 3, wait 1.1}
 #
-# With as many servers as ranks, each rank sends as many bytes as in your ring. The model predicts equal times:
+# With as many servers as ranks, each rank sends as many bytes as in your ring. The model predicts almost equal times:
 
 # %%
 ranks4 = range(4)
@@ -765,7 +770,7 @@ for name, ms in predictions.items():
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
-# **Guess first.** Who suffers? (How much depends on luck.)
+# **Guess first.** Who suffers?
 #
 # </div>
 
@@ -800,7 +805,8 @@ draw({"n servers, shallow queue: chunk → receiver": server_messages})
 # But their bursts meet in its queue: a deep one makes them wait, a shallow one overflows. This is
 # [**incast**](../docs/glossary.md#incast), first described for storage ([Phanishayee et al.
 # 2008](https://www.usenix.org/events/fast08/tech/phanishayee.html)). TCP sends lost packets again when later ones
-# reveal the loss, or after a timeout, in Linux at least 200 ms. Which push ended late, and by how much?
+# reveal the loss, or after a timeout, in Linux at least 200 ms. Which pushes ended late,
+# and by how much? A server receives in rank order, so some late ones only waited their turn.
 
 # %%
 results.answer(3, "Why do rings survive where n servers don't, with equal bytes?", ...)
@@ -808,9 +814,10 @@ results.answer(3, "Why do rings survive where n servers don't, with equal bytes?
 # %% [markdown]
 # <details><summary>A model answer</summary>
 #
-# In a ring, only one rank ever sends to a given rank, as fast as the wire empties the queue. Servers receive from all
-# ranks at once, and bursts meet. MPI exchanges data in pairs, which change from round to round. The next partner may
-# start to send before a pair has finished, which is probably why MPI sometimes loses packets.
+# In a ring, only one rank ever sends to a given rank, and if all wires have one rate, no faster than its wire empties
+# the queue. Servers receive from all ranks at once, and bursts meet. MPI exchanges data in pairs, which change from
+# round to round. The next partner may start to send before a pair has finished, which is probably why MPI loses a few
+# packets, and sometimes enough to matter.
 #
 # </details>
 
@@ -890,9 +897,10 @@ results.compare_guess(5, levels)
 
 # %% [markdown]
 # The order of the ranks is part of an algorithm. If a launcher deals out ranks alternately to the racks, the same
-# script puts twice as many bytes on the uplinks. Slurm calls these orders `--distribution=block` and `cyclic`
-# ([documentation](https://slurm.schedmd.com/sbatch.html#OPT_distribution)). MPI exchanges with near ranks first
-# (section 9), as two levels do.
+# script puts twice as many bytes on the uplinks. Slurm's `--distribution=block` and `cyclic`
+# ([documentation](https://slurm.schedmd.com/sbatch.html#OPT_distribution)) do the same one level down, where ranks of
+# a node share its wire as nodes of a rack share an uplink. MPI exchanges with near ranks first (section 9), as
+# two levels do.
 
 # %%
 results.answer(4, "Your cluster has racks. What do you check before you blame the network?", ...)
@@ -901,8 +909,8 @@ results.answer(4, "Your cluster has racks. What do you check before you blame th
 # <details><summary>A model answer</summary>
 #
 # First the order of ranks: neighbours in the ring belong in the same rack, so that each uplink carries one chunk per
-# step and direction. Then the algorithm: two levels send S over an uplink, and the ring by rack 1.5 S. (Exchanges in
-# the rack take time too.) Then a slow wire (section 6), and packets that are sent again (section 7).
+# step and direction. Then the algorithm: two levels send S over an uplink, and the ring by rack 1.5 S. Then a slow wire
+# (section 6), and packets that are sent again (section 7).
 #
 # </details>
 
@@ -1001,11 +1009,11 @@ for network, (seconds, rate) in PUBLISHED.items():
         print(f"{name:20}{cells}")
 
 # %% [markdown]
-# Few rounds win for small gradients, few bytes for large ones. Rings are among the algorithms that training libraries
-# choose from ([NCCL](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-algo),
-# [Gloo](https://github.com/pytorch/gloo/blob/main/docs/algorithms.md)). Rings work with any number of ranks, on shallow
-# queues and on any tree of links (Patarasuk and Yuan 2009, [doi
-# 10.1016/j.jpdc.2008.09.002](https://doi.org/10.1016/j.jpdc.2008.09.002)).
+# Few bytes win for large gradients. For small ones, few rounds can win, as doubling does on InfiniBand. On Gigabit
+# Ethernet, 8 kB is already long enough for halving. Rings are among the algorithms that training libraries choose from
+# ([NCCL](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-algo),
+# [Gloo](https://github.com/pytorch/gloo/blob/main/docs/algorithms.md)). Rings work with any number of ranks, and on any
+# tree of links (Patarasuk and Yuan 2009, [doi 10.1016/j.jpdc.2008.09.002](https://doi.org/10.1016/j.jpdc.2008.09.002)).
 
 # %% [markdown]
 # ## 10 · Cut the layer, not the batch {read 3, do 9, optional}
@@ -1056,8 +1064,8 @@ def split_dense(ranks, x, weights, bias):
 dense = check(4, "work/dense.py")
 
 # %% [markdown]
-# If you cut the batch, a rank sends the gradient of all weights, in a ring. If you cut the neurons, it sends rows and
-# results in the forward pass, and as much in the backward pass. Which is less?
+# The batch is that of all 8 ranks. If you cut the batch, a rank sends the gradient of all weights, in a ring. If you
+# cut the neurons, it sends rows and results in the forward pass, and as much in the backward pass. Which is less?
 
 # %%
 n = 8  # ranks
@@ -1117,9 +1125,8 @@ for name, inputs, neurons in (
 # 3. Data parallelism: an all-reduce, or reduce-scatter and all-gather, of *gradients*. Model parallelism: all-to-all
 #    and all-gather of *activations*. What isn't shared doesn't travel.
 # 4. No roles, no server addresses and no ratio to tune.
-# 5. VGG-16 sends 1.6 times the bytes per multiplication, which GPUs do faster in its large, regular
-#    convolutions. In 2017, a P100 trained 154 images/s of VGG-16 and 92 of ResNet-152
-#    ([TensorFlow](https://www.tensorflow.org/performance/benchmarks)).
+# 5. VGG-16 sends more bytes per multiplication (section 1), and GPUs multiply faster in its large, regular
+#    convolutions.
 # 6. Ring: 2(n − 1)/n · S. Top-k: (n − 1) · 0.01 · 2 · S, as each number travels with its index. They are equal at 100.
 #
 # </div>
@@ -1137,12 +1144,9 @@ for name, inputs, neurons in (
 #
 # On other machines:
 #
-# - Without nodes, both rings run in memory, and all other figures are recorded.
-# - With four cores or more, ranks don't share them. With one, figures may be marked as not valid; they count if
-#   predictions fit.
-# - With two NUMA nodes, AVX-512, AMX or Arm, nothing changes but the rate of adding: wires are the limit.
+# - With one core, figures may be marked as not valid. Don't use them to test the model.
+# - Other CPUs change only the rate of adding, as wires are the limit.
 # - How many packets a shallow queue drops is chance, and so is whether MPI suffers.
-# - After a pause, an emulated wire sends 16 kB at once. So the colleague's ring, with its pauses, beats its prediction.
 #
 # </div>
 
@@ -1152,7 +1156,7 @@ for name, inputs, neurons in (
 # - All-reduce = reduce-scatter + all-gather. A ring does both in 2(n − 1) steps, and each rank sends less than twice
 #   the gradient, however many ranks there are.
 # - Right sums and right bytes don't make a fast ring. Look at who waits for whom.
-# - A ring is as slow as its slowest link, but only one rank ever sends to a rank.
+# - A ring is as slow as its slowest link. It avoids incast, as each rank receives from one rank only.
 # - The order of ranks decides what an uplink carries.
 # - A model with three measured numbers predicts times until something that it lacks decides, such as a queue.
 

@@ -57,7 +57,7 @@ TORCH_ROUNDS = 1 if QUICK else 6  # section 8
 # %% [markdown]
 # ## 1 · Three APIs, the same steps {read 3.5}
 #
-# Horovod's last release is of [June 2023](https://pypi.org/project/horovod/#history), and new projects use PyTorch or
+# Horovod's last release was in [June 2023](https://pypi.org/project/horovod/#history), and new projects use PyTorch or
 # JAX. All three contain the six steps of lab 07:
 #
 # | step | Horovod | PyTorch, DDP | JAX |
@@ -69,9 +69,8 @@ TORCH_ROUNDS = 1 if QUICK else 6  # section 8
 # | equal start | `broadcast_variables` | wrapping the network | `device_put`, replicated |
 # | one writer | `if rank == 0` | `if rank == 0` | `if process_index() == 0` |
 #
-# This lab opens the fourth row. Its network is a stack of square layers with ReLU, with gradients written by hand. Its
-# optimizer is Adam, which stores two numbers for each weight. So each weight needs 16 bytes, of which 4 are for the
-# weight, 4 for its gradient and 8 for Adam.
+# This lab opens the fourth row. Its network is a stack of square layers, and its optimizer is Adam, which stores two
+# numbers for each weight. So each weight needs 16 bytes, 4 for itself, 4 for its gradient and 8 for Adam.
 
 # %%
 # %%writefile work/mlp.py
@@ -195,9 +194,9 @@ class Sender:
 
 
 # %% [markdown]
-# With `overlap=False`, `submit` waits. This is the control, the same program without overlap. The next file contains
-# what ranks send. An [**all-reduce**](../docs/glossary.md#all-reduce) has two halves (lab 06, section 3), and its
-# successors use the halves separately.
+# With `overlap=False`, `submit` waits. This is the control. The next file has the calls that send. An
+# [**all-reduce**](../docs/glossary.md#all-reduce) has two halves (lab 06, section 3), and its successors use the halves
+# separately.
 
 # %%
 # %%writefile work/sending.py
@@ -368,7 +367,7 @@ def step(scheme, backward, ranks, layers, rows, sender, in_bucket=2):
     """Train by a step on this rank's rows; return their loss."""
     output = rows
     if scheme == "FSDP":
-        output, whole = sharded_forward(ranks, layers, rows, sender)
+        output, *last = sharded_forward(ranks, layers, rows, sender)
     else:
         for layer in layers:
             output = layer.forward(output)
@@ -378,7 +377,7 @@ def step(scheme, backward, ranks, layers, rows, sender, in_bucket=2):
     if scheme == "DDP":
         backward(ranks, layers, buckets([1] * len(layers), in_bucket), error, sender)
     elif scheme == "FSDP":
-        backward(ranks, layers, whole, error, sender)
+        backward(ranks, layers, last.pop(), error, sender)  # now only `backward` holds it
     else:
         backward(ranks, layers, error, sender)
         for future in [sender.submit(refresh, ranks, layer.weights) for layer in layers]:
@@ -443,8 +442,8 @@ if me == 0:
 # %% [markdown]
 # There are four settings. The ranks are connected by a **wire**, or by this machine's **memory**, where sending means
 # copying. And a rank's two threads share **one core**, or the sending thread has a **spare core**. With fewer than four
-# cores, rank 1 computes nothing in *spare core* and only answers, on the core that rank 0's sender uses. There, a call
-# takes longer than with one core per rank.
+# cores, rank 1 computes nothing in *spare core* and only answers, on the core that rank 0's sender uses. In memory, a
+# call in turn takes longer there.
 #
 # A step on wires takes as many rows as this machine computes in about 200 ms. At the wire's rate, sending all gradients
 # takes as long as the backward pass, so nearly all of them *could* hide. In memory, a step has fewer rows.
@@ -518,7 +517,7 @@ def typical(steps):
     return min(steps, key=lambda log: abs(ends(log) - middle))
 
 
-def measure(name, runs):
+def measure(section, name, runs):
     """Measure runs alternately in each setting; return their figures in ms, and all logs."""
     waiting, logs = {}, {}
 
@@ -532,7 +531,11 @@ def measure(name, runs):
     pairs = [(setting, run[0]) for setting in SETTINGS if possible[setting] for run in runs]
     variants = {f"{setting}, {run}": partial(ms, setting, run) for setting, run in pairs}
     figures = alternate(
-        variants, ROUNDS, "ms", name, lambda line: print(line) if "round" in line else None
+        variants,
+        ROUNDS,
+        "ms",
+        f"section {section}",
+        lambda line: print(line) if "round" in line else None,
     )
     if all(possible.values()):
         shown = {key: [typical(steps)] for key, steps in logs.items()}
@@ -554,7 +557,7 @@ results.guess(1, "wire, one core: overlapped vs in turn", ..., unit="×")
 results.guess(2, "memory, one core: overlapped vs in turn", ..., unit="×")
 
 # %%
-steps, logs = measure("ddp", DDP_RUNS)
+steps, logs = measure(3, "ddp", DDP_RUNS)
 for setting in SETTINGS:
     print(f"{setting:20} in turn: {steps[f'{setting}, {IN_TURN}']}")
 
@@ -619,7 +622,8 @@ def draw(title, panels, figures):
             if lane in ("compute", "wire"):
                 color = plots.GREEN if lane == "wire" else COLORS[what[0]]
                 place = (0.55, 0.8) if lane == "compute" else (-0.4, 0.8)
-                style = {"color": color, "edgecolor": "black", "linewidth": 0.5}
+                edge = 0.0 if color == plots.YELLOW else 0.5  # updates are narrow
+                style = {"color": color, "edgecolor": "black", "linewidth": edge}
                 axis.broken_barh([(began, ended - began)], place, **style)
         axis.set_yticks([0.95, 0.0], ["compute", "send"])
         mark = "" if possible[", ".join(name.split(", ")[:2])] else ", recorded"
@@ -651,6 +655,8 @@ for setting, gain in gains.items():
 for network in ("wire", "memory"):
     spare, shared = (steps[f"{network}, {cores} core, {OVERLAPPED}"] for cores in ("spare", "one"))
     print(f"{network:20} spare core vs one core:  {compare(spare, shared)}")
+if few:
+    print("With a spare core, only rank 0 computes, so such a step trains on half as many rows.")
 results.compare_guess(1, gains["wire, one core"])
 results.compare_guess(2, gains["memory, one core"])
 
@@ -668,25 +674,28 @@ print("Spare core:", "rank 1 only answers" if few else "both ranks compute")
 
 # %% [markdown]
 # **Why were we wrong?** A thread has to copy the gradients, hand them to the kernel, and add up what arrives. The log
-# has the time that the sending thread spent on a core, including MPI's polling. If both threads share a core, the
-# computing lane loses that time:
+# has the time that each thread spent on a core. If both threads share a core, the computing lane loses the time that
+# sending needs:
+
 
 # %%
-def on_a_core(log):
-    """Return the ms that the sending thread had a core."""
-    return sum(bar[4] for bar in log if bar[0] == "wire")
+def on_a_core(log, lane):
+    """Return the ms that a lane's thread had a core, in its bars."""
+    return sum(bar[4] for bar in log if bar[0] == lane)
 
 
 def lanes(key):
-    """Return the median ms of a step's compute lane, its sending lane, and of sending on a core."""
-    of = [(total(log, "compute"), total(log, "wire"), on_a_core(log)) for log in logs[key]]
-    return np.median(of, axis=0)
+    """Return the median ms in a step of the two lanes, and of their threads on a core."""
+    pairs = [(part, lane) for part in (total, on_a_core) for lane in ("compute", "wire")]
+    return np.median([[part(log, lane) for part, lane in pairs] for log in logs[key]], axis=0)
 
 
-print("ms                      compute lane           send lane   of it on a core")
+print("Milliseconds in a step, in turn → overlapped:")
+heads = "compute lane", "send lane", "compute, core", "send, core"
+print(" " * 20, *(f"{head:>15}  " for head in heads))
 for setting in SETTINGS:
     before, after = lanes(f"{setting}, {IN_TURN}"), lanes(f"{setting}, {OVERLAPPED}")
-    print(f"{setting:20}", *(f"{a:7.1f} → {b:7.1f}   " for a, b in zip(before, after)))
+    print(f"{setting:20}", *(f"{a:6.1f} → {b:6.1f}  " for a, b in zip(before, after)))
 
 # %%
 for setting in SETTINGS:
@@ -701,10 +710,12 @@ results.answer(1, "When does sending hide on a rank with one core? What does it 
 # <details><summary>A model answer</summary>
 #
 # A call that sends consists of waiting and of work. While bytes are on a slow wire, the sending thread sleeps, and the
-# core computes, so this waiting hides on any machine. Work doesn't hide on a single core, where the compute lane grows
-# by about as much as sending needs. So overlap wins where a call mostly waits for a wire, and gains little or loses
-# where it mostly copies and adds, as in memory. A spare core takes the work, too. On a GPU, overlap looks free because
-# other parts of the chip and the network card send.
+# core computes, so this waiting hides. That holds because `SLEEPY` lets MPI sleep. MPI libraries usually poll, and then
+# waiting takes the core, too. Work doesn't hide on a single core. In memory, the compute lane grows by about as much as
+# sending needs. On the wire, it grows by more, because computing itself needs more time on the core, probably for the
+# kernel's packet handling and for data that left the cache. So overlap wins where a call mostly waits for a wire, and
+# gains little or loses where it mostly copies and adds. A spare core takes the work, too. On a GPU, overlap looks free
+# because only a few of its multiprocessors and the network card send.
 #
 # </details>
 
@@ -753,12 +764,13 @@ import os
 import socket
 import stat
 import struct
+from pathlib import Path
 
 
 def bytes_sent():
     """Return the bytes that this process's TCP connections have sent: tcp_info in tcp(7)."""
     total = 0
-    for number in map(int, os.listdir("/proc/self/fd")):
+    for number in [int(path.name) for path in Path("/proc/self/fd").iterdir()]:
         with contextlib.suppress(OSError):  # not TCP, or closed meanwhile
             if stat.S_ISSOCK(os.fstat(number).st_mode):
                 with socket.socket(fileno=os.dup(number)) as copy:
@@ -803,7 +815,7 @@ peak = tracemalloc.get_traced_memory()[1]
 everyone = world.allgather(float(sum(np.abs(layer.weights).sum() for layer in held)))
 if world.rank == 0:
     weights = layers * width**2
-    apart = 0.0 if scheme == "FSDP" else max(everyone) - min(everyone)  # whole weights
+    apart = None if scheme == "FSDP" else max(everyone) - min(everyone)  # of whole weights only
     report = {"sent": sent / weights / 4, "peak": peak / weights, "losses": losses, "apart": apart}
     Path("work/counted.json").write_text(json.dumps(report))
 
@@ -842,8 +854,9 @@ count("ZeRO-2, the colleague's", "work/leaky.py", "zero2_backward")
 #
 # ### Exercise 3 · Find the leak
 #
-# Who still refers to the gradients? Write `zero2_backward` so that **at any time, at most three whole gradients
-# exist**, however slow the wire is. But don't send in turn. While a gradient is computed, the one before it may travel.
+# Who still refers to the gradients? Write `zero2_backward` so that **at any time, at most two whole gradients exist**,
+# however slow the wire is. But don't send in turn. While a gradient is computed, the one before it must be able to
+# travel.
 #
 # The check's sender is as slow as possible. It makes a call only when your code waits for it, or for a later one.
 
@@ -905,8 +918,8 @@ results.answer(2, "Where were the gradients, and why does no loss and no byte co
 #   computes, those of the layer before it travel.
 # - `sender.submit(scatter, ranks, gradient)` returns a future of this rank's shard of the mean. At the end, each layer
 #   gets its own with `layers[number].update(shard)`.
-# - At any time, at most three layers' whole weights exist, and at most three whole gradients. Python frees an array
-#   when no variable and no future refers to it.
+# - At any time, at most two layers' whole weights exist, and at most two whole gradients. Python frees an array when no
+#   variable and no future refers to it.
 # - Send no more than necessary, and only with `submit`.
 #
 # Draw three layers in two lanes first. The check has exercise 3's slow sender.
@@ -921,7 +934,7 @@ from sending import gather, scatter
 def fsdp_backward(ranks, layers, whole, error, sender):
     """Compute all gradients, and update this rank's shard of each layer with the mean."""
     ### BEGIN SOLUTION
-    last, futures = len(layers) - 1, []
+    last, futures, coming = len(layers) - 1, [], None
     for number in reversed(range(last + 1)):
         if number < last:
             whole = coming.result()
@@ -959,17 +972,18 @@ rows = []
 for name, of in counts.items():
     memory, sent = (formula(RANKS) for formula in FORMULAS[name.partition(",")[0]])
     row = f"{memory:.1f}", f"{of['peak']:.1f}", f"{sent:.3f}", f"{of['sent']:.3f}"
-    apart = max(abs(a / b - 1) for a, b in zip(of["losses"], counts["DDP"]["losses"]))
-    rows.append((name, *row, f"{apart:.0e}", f"{of['apart']:.0g}"))
+    off = max(abs(a / b - 1) for a, b in zip(of["losses"], counts["DDP"]["losses"]))
+    apart = "–" if of["apart"] is None else f"{of['apart']:.0g}"
+    rows.append((name, *row, f"{off:.0e}", apart))
 heads = f"{RANKS} ranks", "bytes per weight: formula", "peak", "sent, × weights: formula", "sent"
 display(markdown.table((*heads, "losses differ from DDP's by", "ranks' weights differ by"), rows))
 
 # %% [markdown]
 # The peak adds what lasts for a moment to the formula, such as buckets in flight and FSDP's whole layers. **All ranks
-# agree**, and all schemes learn the same.
+# with whole weights agree**, and all schemes learn the same.
 #
-# Now all schemes run. *ZeRO-1* is the colleague's program under its right name. It scatters during the backward pass,
-# and gathers at the end.
+# Now all schemes run. DDP runs a second time, as an interval covers one session only. *ZeRO-1* is the colleague's
+# program under its right name. It scatters during the backward pass, and gathers at the end.
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
@@ -988,12 +1002,15 @@ SCHEME_RUNS = [
     ("FSDP in turn", "FSDP", fsdp, "fsdp_backward", False),
     ("FSDP", "FSDP", fsdp, "fsdp_backward", True),
 ]
-schemes, more = measure("schemes", SCHEME_RUNS)
+schemes, more = measure(5, "schemes", SCHEME_RUNS)
 logs |= more
 for setting in SETTINGS:
     bars = rearranged(setting, "FSDP in turn", "FSDP", core="one core" in setting)
     step, miss = schemes[f"{setting}, FSDP"], ends(bars) / schemes[f"{setting}, FSDP"].value - 1
     print(f"{setting:20} FSDP {step!s:28} predicted {ends(bars):6.1f}, {miss:+.0%}")
+for setting in SETTINGS:
+    again, before = schemes[f"{setting}, DDP"], steps[f"{setting}, {OVERLAPPED}"]
+    print(f"{setting:20} DDP {again!s:28} in section 3: {before}")
 for setting in SETTINGS:
     for other in ("FSDP in turn", "DDP", "ZeRO-1"):
         gain = compare(schemes[f"{setting}, FSDP"], schemes[f"{setting}, {other}"])
@@ -1004,9 +1021,8 @@ results.compare_guess(3, compare(schemes["wire, one core, FSDP"], schemes["wire,
 print("On one core, ms:      computing     sending     neither     a step")
 for setting in ("wire, one core", "memory, one core"):
     for name in ("DDP", "ZeRO-1", "FSDP"):
-        of = logs[f"{setting}, {name}"]
-        computes = np.median([sum(b[4] for b in log if b[0] == "compute") for log in of])
-        sends, step = (np.median([part(log) for log in of]) for part in (on_a_core, ends))
+        *_, computes, sends = lanes(f"{setting}, {name}")
+        step = np.median([ends(log) for log in logs[f"{setting}, {name}"]])
         parts = computes, sends, step - computes - sends, step
         print(f"{setting:17} {name:6}", *(f"{part:9.1f}  " for part in parts))
 
@@ -1017,15 +1033,16 @@ for network in ("wire", "memory"):
     draw(f"Two lanes of FSDP: {network}", {name: typical(logs[name]) for name in names}, schemes)
 
 # %%
-results.answer(4, "What do three calls per layer cost on one core, besides work?", ...)
+results.answer(4, "What do three calls per layer cost on one core?", ...)
 
 # %% [markdown]
 # <details><summary>A model answer</summary>
 #
-# FSDP's calls need more work, the column *sending*. On the wire, *neither* contains waiting for bytes, above all for
-# ZeRO-1's gathers at the end. In memory no bytes are under way, so *neither* is waiting for something else, probably
-# for the other rank's thread, which must first get its own core. The simulator doesn't know this waiting. DDP makes
-# fewer calls, but each rank updates all weights, where the others update their shard.
+# FSDP's calls need more work, the column *sending*. On the wire, computing needs more time on the core, too, as in
+# section 3. There, *neither* contains waiting for bytes, above all for ZeRO-1's gathers at the end. In memory no bytes
+# are under way, so *neither* is waiting for something else, probably for the other rank's thread, which must first get
+# its own core. The simulator knows neither this waiting nor the additional computing. In memory, DDP computes longest,
+# because each rank updates all weights.
 #
 # </details>
 
@@ -1035,7 +1052,7 @@ results.answer(4, "What do three calls per layer cost on one core, besides work?
 # Hiding has a limit, the wire. Models are now trained across data centres, where no schedule can hide the gradients of
 # each step. [**Local SGD**](../docs/glossary.md#local-sgd) gives up the all-reduce of gradients. Each rank trains alone
 # for *k* steps, and then all average their *weights* ([Stich 2018](https://arxiv.org/abs/1805.09767); for phones,
-# [McMahan et al. 2016](https://arxiv.org/abs/1602.05629)). DiLoCo trained language models on 8 workers, with an
+# [McMahan et al. 2016](https://arxiv.org/abs/1602.05629)). DiLoCo trained language models with an
 # outer optimizer and 500 times less communication ([Douillard et al. 2023](https://arxiv.org/abs/2311.08105)).
 #
 # Four ranks train a small network on real digits, on wires of 100 Mbit/s. Each rank has a quarter of the digits, either
@@ -1058,7 +1075,7 @@ from labkit.data import load_digits
 
 world = MPI.COMM_WORLD
 steps, *intervals = map(int, sys.argv[1:])
-digits = load_digits(n_train=4_000, n_test=1_000, real=True)
+digits = load_digits(n_train=4_000, n_test=1_000)
 x, x_test = (images.reshape(len(images), -1) for images in (digits.x_train, digits.x_test))
 orders = {
     "shuffled": np.random.default_rng(0).permutation(len(x)),
@@ -1120,9 +1137,7 @@ results.guess(5, "test accuracy, k = 64, by class", ..., unit="%")
 EVERY = (1, 4, 16, LOCAL_STEPS // 4)
 print(f"Eight trainings of {LOCAL_STEPS} steps on 4 ranks: about 25 s", flush=True)
 slow = None if no_wires else Testbed(4, "100 Mbit/s")
-run_ranks(
-    4, "work/local.py", LOCAL_STEPS, *EVERY, threads=1, env=SLEEPY, network=slow, show=False
-)
+run_ranks(4, "work/local.py", LOCAL_STEPS, *EVERY, threads=1, env=SLEEPY, network=slow, show=False)
 local = json.loads((work / "local.json").read_text())
 if no_wires:  # losses are this machine's, bytes and seconds are recorded
     wired = recorded("11-local").data["local"]
@@ -1163,8 +1178,8 @@ results.answer(5, "When would you train with k = 64, and when not?", ...)
 # If all ranks see the same kind of data, their networks drift in similar directions, and the mean of their weights is
 # nearly what averaged gradients would have given. The bytes fall by a factor of *k*, and the loss hardly moves. (With
 # 1,000 test digits, a point of accuracy may be chance.) If each rank sees other classes, it forgets the rest between
-# two averages, and the more so, the larger *k* is. So shuffle, if you may. Where data can't move, as with phones or
-# hospitals, *k* is a compromise. The saved seconds can also pay for more steps, so compare losses at equal time, too.
+# two averages, and the more so, the larger *k* is. So shuffle, if you can. Where data can't move, *k* is a compromise.
+# The saved seconds can also pay for more steps, so compare losses at equal time, too.
 #
 # </details>
 
@@ -1200,12 +1215,11 @@ def crossover(parameters, ranks, seconds):
 crossover = check(5, crossover)
 
 # %% [markdown]
-# Now break the assumption on purpose. In memory, the rate is above the crossover, so FSDP should win. But there,
-# sending is work for a core.
+# Now test the assumption. Where the rate is above the crossover, FSDP should win.
 
 # %%
 for setting in SETTINGS:
-    computing, sending, _ = lanes(f"{setting}, FSDP in turn")
+    computing, sending, *_ = lanes(f"{setting}, FSDP in turn")
     turn = crossover(LAYERS * WIDTH**2, 2, computing / 1e3)
     there = rate if "wire" in setting else 1.5 * 8e3 * n_bytes / sending  # FSDP: 3(n - 1)/n
     print(f"{setting:20} crossover {show_rate(turn):14} rate {show_rate(there):14}", end="")
@@ -1215,15 +1229,16 @@ for setting in SETTINGS:
     print(f"FSDP vs ZeRO-1: {zero1 / both:.2f}× by formula, {gain}")
 
 # %%
-results.answer(6, "Where does the formula name the wrong winner, and which term is missing?", ...)
+results.answer(6, "Where does the formula name the wrong winner, and which terms are missing?", ...)
 
 # %% [markdown]
 # <details><summary>A model answer</summary>
 #
-# Above the crossover, the formula promises that FSDP wins. Two terms are missing. The first is the core's work, with
-# three parts for FSDP and two for ZeRO-1. The second is the waiting for other ranks' threads, once per call (section
-# 5). Where a gain is smaller than promised in spite of a spare core, the pictures show a third. FSDP's first gather
-# comes before the first layer, its last scatter after the last, and neither can hide.
+# With one core, the formula promises that FSDP wins, but ZeRO-1 is faster. Two terms are missing. The first is the
+# core's work, with three parts for FSDP and two for ZeRO-1. The second is the waiting for other ranks' threads, once
+# per call (section 5). With a spare core, a gain may still be smaller than promised, probably because calls take longer
+# while their rank computes. FSDP's first gather and last scatter can't hide either, but the pictures show that they are
+# short.
 #
 # </details>
 
@@ -1231,7 +1246,7 @@ results.answer(6, "Where does the formula name the wrong winner, and which term 
 # ## 8 · The same in PyTorch {read 5, wait 0.4, optional}
 #
 # `DistributedDataParallel` wraps the whole network, and `fully_shard`, the second version of FSDP, each layer. Both
-# send through *Gloo*, PyTorch's library for CPUs. Where are your buckets, gathers and scatters?
+# send through *Gloo*, PyTorch's library for CPUs.
 
 # %%
 # %%writefile work/wrapped.py
@@ -1336,10 +1351,9 @@ dist.barrier()
 dist.destroy_process_group()
 
 # %% [markdown]
-# Count on paper first. In a step, how often is each weight gathered, and how often is its gradient averaged? There is
-# one trap. On Gloo, PyTorch implements a reduce-scatter as an all-reduce (`ProcessGroupGloo.cpp`), so FSDP's average
-# costs 2(n − 1)/n of the bytes. With NCCL on GPUs, it costs half of that. The counts are those of each rank's sockets
-# on loopback.
+# Count on paper first. In a step, how often is each weight gathered, and how often is its gradient averaged? On Gloo,
+# PyTorch implements a reduce-scatter as an all-reduce (`ProcessGroupGloo.cpp`), so FSDP's average costs 2(n − 1)/n of
+# the bytes. With NCCL on GPUs, it costs half of that. The counts are those of each rank's sockets on loopback.
 
 # %%
 PASSES = {  # in a step: gathers of a weight, averages of its gradient, bytes of a number
@@ -1405,8 +1419,8 @@ print("Your buckets at 25 MiB:", [len(b) for b in buckets([4 * WIDTH**2] * LAYER
 # **Pipelines.** In [**pipeline parallelism**](../docs/glossary.md#pipeline-parallelism), each rank has some of the
 # layers, and only outputs travel. The batch is cut into *m* micro-batches. On *p* ranks, the share (p − 1)/(m + p − 1)
 # of a step remains idle, the *bubble*. GPipe ([Huang et al. 2019](https://arxiv.org/abs/1811.06965)) runs all forward
-# passes first, and keeps the outputs of all *m*, together those of the whole batch. 1F1B starts each backward pass as
-# early as possible. Its bubble is the same, and a rank keeps the outputs of at most *p* micro-batches.
+# passes first, and keeps the outputs of all *m*. 1F1B starts each backward pass as early as possible. Its bubble is the
+# same, and a rank keeps the outputs of at most *p* micro-batches.
 
 # %% [markdown]
 # ## Questions {read 1}
@@ -1424,22 +1438,21 @@ print("Your buckets at 25 MiB:", [len(b) for b in buckets([4 * WIDTH**2] * LAYER
 #
 # 1. DDP, which fits many times over and is the simplest.
 # 2. Some layers are whole at any time, whatever the number of ranks. More and smaller layers help.
-# 3. Yes, if all start equal, as the mean of w − r·g is w − r times the mean of g. With Adam or momentum it isn't.
+# 3. Yes, if all start equal, as the mean of w − r·g is w − r times the mean of g. Momentum changes nothing, because it
+#    is linear. With Adam, it isn't the same.
 #
-# **Timing** Be in section 3 by minute 25. In exercise 2, let people write the loop with `average(ranks, gradients)`
-# first, and then replace the call by `submit`. Before exercise 4, let them draw three layers in two lanes, and give
-# them the kit's solution after 12 minutes, as the pictures need no answer.
+# **Timing** Be in section 3 by minute 25. Sections 3 and 5 need two idle cores per student. In exercise 2, let people
+# write the loop with `average(ranks, gradients)` first, and then replace the call by `submit`. In exercise 4, give them
+# the kit's solution after 12 minutes, as the pictures need no answer.
 #
-# **Other machines** With four or more cores, both ranks compute in *spare core*, and a line below the pictures says so.
-# Each lane has one logical CPU. On a machine whose two CPUs are threads of one core, *one core* is half a core. With a
-# single core, or without user namespaces (Ubuntu 24.04), the missing settings are recorded, and memory's figures are
-# live. Without AVX-512, the steps have fewer rows. Without BF16, PyTorch's last row is slow. Two NUMA nodes and Arm are
-# untested.
+# **Other machines** With four or more cores, both ranks compute in *spare core*. Each lane has one logical CPU, which
+# is half a core if two CPUs are threads of one core. With a single core, or without user namespaces (Ubuntu 24.04), the
+# missing settings are recorded. Without BF16, PyTorch's last row is slow. Two NUMA nodes and Arm are untested.
 #
 # **What goes wrong** In exercise 2, `result()` right after `submit` gives the right numbers, and hides nothing. In
 # exercise 3, `futures[-1].result()` before each gradient sends in turn. In exercise 4, a dict of futures keeps all
-# weights alive, or `scatter` is called directly. A `torchrun` in a terminal listens on all addresses. On a shared
-# server, let students run the cell only.
+# weights alive, or `scatter` is called directly. On a shared server, let students run PyTorch's cell only, and no
+# `torchrun`.
 #
 # </div>
 
@@ -1447,11 +1460,11 @@ print("Your buckets at 25 MiB:", [len(b) for b in buckets([4 * WIDTH**2] * LAYER
 # ## Remember
 #
 # - DDP is an all-reduce in buckets that overlaps with the backward pass. FSDP gathers and scatters each layer. It sends
-#   half as much again, and needs 16/n bytes per weight.
+#   half as much again, and needs 16/n bytes per weight, plus a few whole layers.
 # - Waiting for a wire hides behind computing. Work doesn't, unless it has a core of its own, and waiting for another
 #   rank's thread may not.
 # - A queue without a limit is a leak. Count memory, not only losses and bytes.
-# - A formula that assumes free sending can name the wrong winner.
+# - A formula that assumes free sending can name the wrong winner (section 7).
 # - When nothing hides any more, send less often. How often is enough depends on how similar the ranks' data are.
 
 # %%
