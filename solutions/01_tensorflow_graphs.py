@@ -1102,7 +1102,7 @@ def busy_cores(run, seconds=AT_LEAST_S):
         run()
     return (time.process_time() - cpu) / (time.perf_counter() - start)
 
-
+# %%
 busy = {}
 for n in SIZES:
     one_chain = open_chains(n, count=1, inter=1)

@@ -1157,7 +1157,7 @@ def capped(isa):
 
     return measure
 
-
+# %%
 by_isa = {"oneDNN, SSE4.1": capped("SSE41"), "oneDNN, AVX2": capped("AVX2")}
 if "AVX2" not in machine.isa:
     print("This CPU has no AVX2, so there is nothing to cap.")

@@ -1089,7 +1089,7 @@ results.answer(5, "What changes when Horovod's thread has a core of its own?", .
 # %% [markdown]
 # <details><summary>A model answer</summary>
 #
-# On two cores, perhaps nothing visible changes, as rank 1 answers on the second one. A blue bar that ends before the
+# With two cores, perhaps nothing visible changes, as rank 1 answers on the second one. A blue bar that ends before the
 # last gradient is there is overlap, and the count says in how many steps the largest gradient's did. But overlap alone
 # is no gain. On one core, the backward pass waits while Horovod's thread works. With another core, both can run at the
 # same time. Only shorter steps show a gain. In training, as many ranks as cores leave no core for these threads.

@@ -46,6 +46,7 @@ import numpy as np
 import tensorflow as tf
 from scipy.optimize import nnls
 
+# %%
 from labkit.data import characters
 from labkit.display import plots
 from labkit.measure import (
