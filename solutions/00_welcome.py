@@ -579,7 +579,7 @@ results.answer(2, "What do two waiting threads do to each other on one core?", .
 # %% [markdown]
 # ## 6 · Before the next lab {read 0.5, wait 0.4}
 #
-# The doctor now also tries TensorFlow, a kernel, Horovod and daal4py, for about half a minute. It prints what needs
+# The doctor now also tries TensorFlow, a kernel, Horovod and daal4py, for up to half a minute. It prints what needs
 # attention; each `fix:` line says what to do. `./lab doctor` in a terminal prints every check.
 
 # %%

@@ -479,7 +479,7 @@ results.guess(2, "compiled graph vs as written", ..., unit="×")
 # Real runtimes plan memory. `planned` stores each result where the last run's was, which saves page faults. As NumPy
 # splits matmuls over cores and nothing else, all runs get one core. `matmuls only` computes the two matmuls in the same
 # blocks. A ratio is the median of the rounds' ratios, not the ratio of two medians. The measurement
-# takes about 15 s.
+# takes about 10 s.
 
 
 # %%
@@ -983,8 +983,8 @@ results.answer(2, "When is a graph worth it? Where did the prediction miss, and 
 # of the arrays, so calls matter for small operations, in small networks and with small batches. For large operations,
 # the other savings can matter more, as they grow with the batch, and the prediction misses them. In the CNN, compare
 # pruning and pooling with what calls don't explain. A graph also fuses operations and computes independent gradients at
-# the same time. That may explain the MLP, but we didn't measure it. What isn't explained may be negative, as a part
-# that runs alone may save more than in a step. XLA has its own kernels, which may be slower than oneDNN's.
+# the same time. That may explain the rest, but we didn't measure it. *Not explained* may be negative, as a part that
+# runs alone may save more than in a step. XLA has its own kernels, which may be slower than oneDNN's.
 #
 # </details>
 #
@@ -1102,6 +1102,7 @@ def busy_cores(run, seconds=AT_LEAST_S):
         run()
     return (time.process_time() - cpu) / (time.perf_counter() - start)
 
+
 # %%
 busy = {}
 for n in SIZES:
@@ -1125,7 +1126,7 @@ for n in SIZES:
 results.guess(5, "two chains below the limit: 2 inter-op threads vs 1", ..., unit="×")
 
 # %% [markdown]
-# The next cell takes about 20 s.
+# The next cell takes about 10 s.
 
 # %%
 variants = {}

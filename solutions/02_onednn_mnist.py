@@ -172,7 +172,7 @@ results.guess(1, "training with oneDNN vs Eigen", ..., unit="×")
 # can add up their times. Three variants are for section 5 only: their `MALLOC_…` variables tell the C library to keep
 # freed memory, or to give it back.
 #
-# This takes about three minutes. Meanwhile, read section 2.
+# This takes two or three minutes. Meanwhile, read section 2.
 
 # %%
 KEPT = {"MALLOC_MMAP_MAX_": 0, "MALLOC_TRIM_THRESHOLD_": 2**40, "MALLOC_TOP_PAD_": 2**27}
@@ -214,7 +214,7 @@ results.compare_guess(1, gain)
 results.step("onednn", gain)
 
 # %% [markdown]
-# The losses differ by rounding, because each library adds in another order.
+# The losses may differ by rounding, as each library adds in another order.
 #
 # In 2019, Intel published ResNet-50 training at 3.84 images/s by default and 17.69 with MKL-DNN, 4.6× (F. Baruffa,
 # *Deep Learning at Scale using Distributed Frameworks*). TensorFlow's default was then built for older instruction
@@ -1129,15 +1129,15 @@ results.answer(8, "What would you spend the week on?", ...)
 #
 # A part can save its share of the step times the share of its limit that it lacks. The last column shows what that is
 # worth, and the factor of *conv2 forward*, which you raced, is what your week would buy. Near ties can change places in
-# another run. The last line is TensorFlow's: time between operations, the gradients of Relu and bias, the update of the
-# weights. The line above it also contains oneDNN's pooling and matmuls. A larger batch spreads fixed costs (lab 03
-# tries that), and compiling the graph merges small operations. conv1 has one input channel and does about 4 FLOP/byte,
-# so memory is its limit, and a cache can lift that.
+# another run. The last line is TensorFlow's: time between operations and around oneDNN's, gradients of Relu and bias,
+# updates of weights. The line above adds oneDNN's pooling and matmuls. A larger batch spreads fixed costs (lab 03 tries
+# that), and compiling the graph merges small operations. conv1 has one input channel and does about 4 FLOP/byte, so
+# memory is its limit, and a cache can lift that.
 #
 # </details>
 
 # %% [markdown]
-# ## 6 · Whose instructions? {read 2, do 6, wait 0.5, optional}
+# ## 6 · Whose instructions? {read 2, do 6, wait 0.6, optional}
 #
 # oneDNN generates code for the best [**instruction set**](../docs/glossary.md#instruction-set) of the CPU, and
 # `ONEDNN_MAX_CPU_ISA` caps it. Your compiler uses `-march`. What are the instructions worth to each?
@@ -1156,6 +1156,7 @@ def capped(isa):
         return FLOP / 1e6 / log[log.primitive == "convolution"].ms.median()
 
     return measure
+
 
 # %%
 by_isa = {"oneDNN, SSE4.1": capped("SSE41"), "oneDNN, AVX2": capped("AVX2")}

@@ -252,7 +252,7 @@ if not RECORDED:
     fixing = Background(variants, rounds, "images/s", "section 1")
 
 # %% [markdown]
-# A second measurement then compares TensorFlow with PyTorch (section 8), in 12 minutes more.
+# A second measurement then compares TensorFlow with PyTorch (section 8), in 13 minutes more.
 
 # %%
 pytorch, half = configurations.known(), "-bf16" * BF16
@@ -746,7 +746,7 @@ evidence("cores busy", "fused norm", "one at a time")
 # %% [markdown]
 # **What explains it?** The forward pass is nearly a chain, but the backward pass isn't. A layer's two gradients don't
 # depend on each other, and neither do the updates. While one operation ends on a single core, another can use the rest.
-# The difference in busy cores bounds this gain.
+# The ratio of busy cores shows how much this explains.
 #
 # ### Precision
 #
@@ -773,7 +773,7 @@ bars[bars.max(axis=1) > 5].round(2)
 # %% [markdown]
 # **What explains it?** Arithmetic may gain as much as the peak does. What memory limits gains two at most, and the
 # update of the weights, which stay in float32, nothing. Conversions are new. A bar outside these bounds has another
-# kernel, or is short and noisy.
+# kernel, or is noisy.
 #
 # ### Memory and its pages
 #
@@ -800,8 +800,8 @@ results.compare_guess(7, reveal("pages", half_name, fixes))
 evidence("page faults", "pages")
 
 # %% [markdown]
-# **What explains it?** With a few hundred faults in a step, there is nothing to gain from them, though large pages also
-# save address look-ups. Hundreds of thousands, as in the NCHW row, are worth this variant.
+# **What explains it?** A thousand faults take about a millisecond, so a larger gain isn't theirs. Large pages also save
+# address look-ups. Hundreds of thousands of faults, as in the NCHW row, are worth this variant.
 #
 # ### The batch
 #
@@ -1035,8 +1035,8 @@ draw_shares([name for name in race if name != "limit"], race, "Two frameworks on
 # Multiply, and compare with the time of a step. A larger difference has another cause. Threads should sleep where other
 # work needs the cores, as with several ranks on a node.
 #
-# Don't trust a ratio close to 1, as the faster batch was chosen in the same rounds. A wide interval shows disturbed
-# rounds.
+# Don't trust a ratio close to 1, as the faster batch was chosen in the same rounds. A wide interval shows that
+# launches differ.
 #
 # The next lines go from default to best.
 
@@ -1098,7 +1098,7 @@ for what, images in {"default": 5.48, "Intel's build": 33.62}.items():
 #
 # **For the instructor · Timing and what goes wrong**
 #
-# Start both background measurements in the first minute, then explain. They need a quiet machine, and about 26 minutes.
+# Start both background measurements in the first minute, then explain. They need a quiet machine, and about 27 minutes.
 # With measuring slots or little memory, the lab shows recorded figures instead. PyTorch is optional (`./lab setup
 # --torch`, 1 GB): without it, section 8 is recorded too. Short of time? Skip sections 4 and 9.
 #

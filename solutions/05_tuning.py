@@ -605,7 +605,7 @@ print(f"{n_points} points on {machine.usable_cores} cores")
 Code(filename=KNOBS_FILE, language="toml")
 
 # %% [markdown]
-# The search takes **two to four minutes**. Each line is a launch. In a terminal, the command would be
+# The search takes **one to four minutes**. Each line is a launch. In a terminal, the command would be
 # `./lab tune --knobs FILE --trials 12 --repeats 1 -- python -m labkit.bench --model=mnist`.
 #
 # <div class="alert alert-block alert-info" style="color: black">

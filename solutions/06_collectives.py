@@ -975,7 +975,7 @@ results.answer(5, "Which algorithm does MPI_Allreduce use?", ...)
 # %% [markdown]
 # <details><summary>A model answer</summary>
 #
-# MPICH 5 uses halving for a large gradient on four ranks. On one switch its time equals a ring's, as both send 1.5
+# MPICH 5 uses halving for a large gradient on four ranks. On one switch its time is almost a ring's, as both send 1.5
 # gradients. On two racks only halving's prediction fits.
 #
 # </details>

@@ -652,7 +652,7 @@ results.answer(2, "Why does the test use SGD? What would Adam's first step hide?
 # </details>
 
 # %% [markdown]
-# ## 5 · Is it faster? {read 4, wait 2.6}
+# ## 5 · Is it faster? {read 4, wait 2}
 #
 # Now run your script, or the kit's, on 1, 2 and 4 ranks with one thread each.
 #
@@ -1089,10 +1089,10 @@ results.answer(5, "What changes when Horovod's thread has a core of its own?", .
 # %% [markdown]
 # <details><summary>A model answer</summary>
 #
-# With two cores, perhaps nothing visible changes, as rank 1 answers on the second one. A blue bar that ends before the
-# last gradient is there is overlap, and the count says in how many steps the largest gradient's did. But overlap alone
-# is no gain. On one core, the backward pass waits while Horovod's thread works. With another core, both can run at the
-# same time. Only shorter steps show a gain. In training, as many ranks as cores leave no core for these threads.
+# On one core, the backward pass waits while Horovod's thread works. With another core, both can run at the same time. A
+# blue bar that ends before the last gradient is there is overlap, and the count says in how many steps the largest
+# gradient's did. But overlap alone is no gain. Only shorter steps are, and with two cores there may be none, as rank 1
+# answers on the second. In training, as many ranks as cores leave no core for these threads.
 #
 # </details>
 #

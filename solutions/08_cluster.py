@@ -77,7 +77,7 @@ terminal = Terminal(slurm, "08-slurm", KIT=ROOT)
 _ = terminal("sinfo")
 
 # %% [markdown]
-# `terminal` types a line for you and shows the answer. (For a real terminal, `./lab cluster up` prints what to
+# `terminal` types a line and shows the answer. (For a real terminal, `./lab cluster up` prints what to
 # set.) `srun` starts a program on nodes at once and waits, here once on each node:
 
 # %%
@@ -206,7 +206,7 @@ if rank == 0:
 # Which images come next depends only on the step: the shuffled epochs form one endless stream, and a step takes the
 # next `size * BATCH` of it.
 #
-# Now submit it. This job pauses in each step, so that it can't end within its limit of one minute. It runs while you
+# Now submit it. This job pauses in each step, so it can't end within its limit of one minute. It runs while you
 # read on.
 
 # %%
@@ -717,7 +717,7 @@ results.answer(3, "Back to Bede: which two runs would you submit first, and why?
 #
 # ## 6 · How many nodes do you request? {read 4, do 7, optional}
 #
-# More nodes finish earlier once they run, but they cost more [**node-hours**](../docs/glossary.md#node-hour) wherever
+# More nodes finish earlier once they run, but cost more [**node-hours**](../docs/glossary.md#node-hour) wherever
 # they don't scale, and a request for many nodes waits longer. What counts is the time *from submitting to
 # the result*. `sbatch --test-only` prints when a job would start, without submitting it:
 
@@ -798,8 +798,8 @@ results.hand_in("6", (name, published, weeks, ""))  # for the closing table
 # %% [markdown]
 # ## 7 · The same with PyTorch {read 3, wait 0.4, optional}
 #
-# With PyTorch, a launcher of its own starts the ranks: `srun` starts one `torchrun` per node, and these meet at the
-# first node's address. Horovod's ranks get the same from Slurm, through PMI, MPI's
+# With PyTorch, a launcher of its own starts the ranks: `srun` starts one `torchrun` per node, which meet at the first
+# node's address. Horovod's ranks get the same from Slurm, through PMI, MPI's
 # interface to a launcher.
 
 # %%
@@ -884,7 +884,7 @@ for stored in tf.data.TFRecordDataset(file):
 # - *Who reads what.* Each rank takes some of the files (`dataset.shard`), or a part of one stream, as `resumes.py`
 #   does. MXNet's **RecordIO** has an index as well, so that reading can begin anywhere.
 # - *Storage.* On Lustre, `lfs setstripe -c` spreads a file over several servers. From object storage such as S3, copy
-#   files to the nodes' disks first.
+#   files to the nodes' disks first (`aws configure set default.s3.max_concurrent_requests 20`).
 # - *Results.* `--results_dir` must be a folder that all nodes see, as the next start may get other nodes.
 
 # %% [markdown]
@@ -957,7 +957,7 @@ results.table(
     ],
 )
 
-# %%
+# %% tags=["background"]
 record_cases("work/job.py", RUNS, QUICK)  # only where recordings are made
 if slurm:
     record("08-slurm", {}, QUICK, lines=terminal.lines)

@@ -208,9 +208,9 @@ results.answer(1, "How much does a good start gain at first, and how much in the
 #
 # Compare the medians of the two kinds, before the first iteration and after the last. The first difference is large,
 # and the iterations remove most of it, so a good start saves iterations first of all. What remains at the end is partly
-# missing iterations, partly another local minimum. With the kit's photo, luck among the k-means++ starts matters nearly
-# as much, as their range shows, and the worst random start remains a decibel below the others' median. A few tenths of
-# a decibel are hard to see.
+# missing iterations, partly another local minimum. With the kit's photo, luck among the k-means++ starts matters a
+# little less, as their range shows, and the worst random start remains a decibel below the others' median. A few tenths
+# of a decibel are hard to see.
 #
 # </details>
 #

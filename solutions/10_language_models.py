@@ -79,7 +79,7 @@ text = characters.load_characters()
 print(text.source)
 
 # %% [markdown]
-# ## 1 · A transformer, small and whole {read 5.5, do 4, wait 1}
+# ## 1 · A transformer, small and whole {read 5.5, do 4, wait 0.9}
 #
 # A language model answers one question: *given the text so far, what comes next?* The text is cut into
 # [**tokens**](../docs/glossary.md#token), in this section one of 128 characters, in chat models pieces of words. The
@@ -224,7 +224,7 @@ print(f"largest difference of a logit, NumPy vs TensorFlow: {np.abs(gap).max():.
 # <div class="alert alert-block alert-info" style="color: black">
 #
 # **Guess first.** A model that knows nothing gives each of the 128 characters the same probability. What is its loss?
-# And after two minutes of training?
+# And after 1,000 steps of training?
 #
 # </div>
 
@@ -448,7 +448,7 @@ def cost(tokens, cached, model, weight_bytes, kv_bytes):
 cost = check(3, cost)
 
 # %% [markdown]
-# ## 4 · The forecast {read 3.5, do 1}
+# ## 4 · The forecast {read 3.5, do 1, wait 0.4}
 #
 # The model is Qwen3-0.6B, or Qwen3-1.7B where the CPU's caches would hold much of the small one. [Its makers
 # publish](https://huggingface.co/Qwen) its sizes. Its weights come in two of llama.cpp's formats. In `Q4_0`, 32
@@ -533,7 +533,7 @@ results.guess(4, f"a token after {SHORT:,}, Q4_0: measured vs forecast", ..., un
 # ## 5 · The run {read 2.5, do 4.5, wait 0.2}
 #
 # The engine is [llama.cpp](https://github.com/ggml-org/llama.cpp). It reads GGUF files, about a gigabyte of random
-# weights. The run takes about four minutes in the background. Only the first round reads
+# weights. The run takes a few minutes in the background. Only the first round reads
 # the deep cache, so the first estimates are off.
 
 # %%
@@ -667,7 +667,7 @@ plots.show(figure, alt=alt, keep=results, watched=watched)
 #
 # </details>
 #
-# ## 6 · Why were we wrong? {read 4.5, do 2.5, wait 1.6}
+# ## 6 · Why were we wrong? {read 4.5, do 2.5, wait 1.5}
 #
 # The forecast assumed that arithmetic runs at the FP32 peak, that bytes arrive at memory's speed, and that nothing else
 # takes time. Five suspects:
@@ -807,7 +807,7 @@ results.answer(2, "What explains the miss of a token, and what would help?", ...
 #
 # </details>
 #
-# ## 7 · The corrected forecast {read 4, do 1.5, wait 1.2}
+# ## 7 · The corrected forecast {read 4, do 1.5, wait 1.1}
 #
 # The time of a pass is a sum of few parts, each proportional to something that you can count: in prefill the operations
 # of the matmuls and of attention, in decode the bytes of the weights, the operations of attention, and the blocks, for
@@ -919,9 +919,9 @@ results.answer(3, "Is the largest error above 15%? What does the correction stil
 # <details><summary>A model answer</summary>
 #
 # It assumes that an operation or a byte costs the same at any width. Its fit of prefill saw only one width, and has no
-# bytes or gaps. If all errors are positive, wider matrices run faster than it assumes, and the forecast for the wider
-# Qwen3-8B is probably pessimistic too. Where decode follows memory, a time per byte is right only as long
-# as the bandwidth stays.
+# bytes or gaps. Where a forecast lies above the rounds' range, wider matrices run faster than it assumes, and that for
+# Qwen3-8B is probably pessimistic too. If decode follows memory, a time per byte is right only while the bandwidth
+# stays.
 #
 # </details>
 #
@@ -1265,7 +1265,7 @@ results.answer(5, "When does a draft make writing slower on your machine?", ...)
 #
 # **For the instructor · Timing, and what goes wrong**
 #
-# Start section 5 by minute 35: its four minutes run in the background. In exercise 3, weights "read once per token"
+# Start section 5 by minute 35: it runs a few minutes in the background. In exercise 3, weights "read once per token"
 # give decode and prefill the same intensity.
 #
 # On other machines:

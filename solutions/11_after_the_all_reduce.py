@@ -1038,11 +1038,11 @@ results.answer(4, "What do three calls per layer cost on one core?", ...)
 # %% [markdown]
 # <details><summary>A model answer</summary>
 #
-# FSDP's calls need more work, the column *sending*. On the wire, computing needs more time on the core, too, as in
-# section 3. There, *neither* contains waiting for bytes, above all for ZeRO-1's gathers at the end. In memory no bytes
-# are under way, so *neither* is waiting for something else, probably for the other rank's thread, which must first get
-# its own core. The simulator knows neither this waiting nor the additional computing. In memory, DDP computes longest,
-# because each rank updates all weights.
+# FSDP's calls need more work, the column *sending*. On the wire, FSDP's computing needs more time on the core, too, as
+# DDP's in section 3. There, *neither* contains waiting for bytes, above all for ZeRO-1's gathers at the end. In memory
+# no bytes are under way, so *neither* is waiting for something else, probably for the other rank's thread, which must
+# first get its own core. The simulator knows neither this waiting nor additional computing. In memory, DDP computes
+# longest, partly because each rank updates all weights.
 #
 # </details>
 
