@@ -28,7 +28,7 @@ import random
 import socket
 import sys
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -178,15 +178,10 @@ def usable_machine() -> Machine:
 
 
 @contextlib.contextmanager
-def reserve(also: Collection[int] = ()) -> Iterator[None]:
+def reserve() -> Iterator[None]:
     """Wait for a measuring slot and hold it for the block, with this process and its children on the slot's cores.
 
     Do nothing on a machine without slots, or with a slot reserved.
-
-    Parameters
-    ----------
-    also : collection of int
-        Other processes that belong to the measurement; they and their children move too.
 
     Raises
     ------
@@ -198,9 +193,8 @@ def reserve(also: Collection[int] = ()) -> Iterator[None]:
     if not available:
         yield
         return
-    roots = [os.getpid(), *also]
     with _any_of(available) as slot:
-        before = _move(roots, {}, slot)
+        before = _move({}, slot)
         try:
             if os.sched_getaffinity(0) != slot:
                 raise LabError(
@@ -211,7 +205,7 @@ def reserve(also: Collection[int] = ()) -> Iterator[None]:
             yield
         finally:
             os.environ.pop(SLOT_VARIABLE, None)
-            _move(roots, before, set().union(*before.values()))
+            _move(before, set().union(*before.values()))
 
 
 def _join(cpus: Iterable[int]) -> str:
@@ -253,10 +247,10 @@ def _take_slot(slot: set[int]) -> socket.socket | None:
         ) from error
 
 
-def _move(roots: Iterable[int], to: dict[int, set[int]], default: set[int]) -> dict[int, set[int]]:
-    """Move all threads of some processes and their children to CPUs; return each thread's previous CPUs."""
+def _move(to: dict[int, set[int]], default: set[int]) -> dict[int, set[int]]:
+    """Move all threads of this process and its children to CPUs; return each thread's previous CPUs."""
     before = {}
-    for thread in _threads(roots):
+    for thread in _threads([os.getpid()]):
         with contextlib.suppress(OSError):  # ended, another user's, or not allowed on these CPUs
             before[thread] = os.sched_getaffinity(thread)
             os.sched_setaffinity(thread, to.get(thread, default))

@@ -125,11 +125,7 @@ _enclosing: ContextVar[Contention | None] = ContextVar("enclosing", default=None
 
 @contextlib.contextmanager
 def watch(
-    where: str = "",
-    cpus: Collection[int] | None = None,
-    also: Collection[int] = (),
-    unknown: str = "",
-    show: bool = True,
+    where: str = "", cpus: Collection[int] | None = None, unknown: str = "", show: bool = True
 ) -> Iterator[Contention]:
     """Measure in the block: hold a measuring slot, if there are any, and watch for other work on the cores.
 
@@ -138,12 +134,12 @@ def watch(
 
     Parameters
     ----------
-    where, cpus, also, unknown
+    where, cpus, unknown
         As for `observe`.
     show : bool
         Whether to print that line.
     """
-    with cores.reserve(also), observe(where, cpus, also, unknown) as others:
+    with cores.reserve(), observe(where, cpus, unknown) as others:
         yield others
     if show and others.busy:
         print(others, flush=True)
@@ -151,11 +147,7 @@ def watch(
 
 @contextlib.contextmanager
 def observe(
-    where: str = "",
-    cpus: Collection[int] | None = None,
-    also: Collection[int] = (),
-    unknown: str = "",
-    root: Path = Path("/"),
+    where: str = "", cpus: Collection[int] | None = None, unknown: str = "", root: Path = Path("/")
 ) -> Iterator[Contention]:
     """Watch for other work on the cores while the block runs.
 
@@ -167,8 +159,6 @@ def observe(
         The name of the measurement, such as "section 7": the part to run again.
     cpus : collection of int, optional
         The CPUs of the measurement; by default all that this process may use.
-    also : collection of int
-        Processes that belong to the measurement but are not descendants of this one.
     unknown : str
         The reason why the cores of the measurement cannot be watched, if any.
     root : Path
@@ -180,11 +170,11 @@ def observe(
     outer = _enclosing.set(others)
     try:
         # Processes are read outside the measurement: thousands of them take a tenth of a second.
-        before = _processes(root, {os.getpid(), *also})
+        before = _processes(root)
         first = _cores(root, used)
         yield others
         last = _cores(root, used)
-        after = _processes(root, {os.getpid(), *also}, before)
+        after = _processes(root, before)
     finally:
         _enclosing.reset(outer)
     if others.inside:
@@ -353,8 +343,8 @@ class _Processes(NamedTuple):
         return total
 
 
-def _processes(root: Path, roots: set[int], before: _Processes | None = None) -> _Processes:
-    """Return the processes; ours are the roots, their descendants, and any of ours in `before` since orphaned."""
+def _processes(root: Path, before: _Processes | None = None) -> _Processes:
+    """Return the processes; ours are this one, its descendants, and any of ours in `before` since orphaned."""
     visible = {}
     for folder in (root / "proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has just ended
@@ -366,7 +356,7 @@ def _processes(root: Path, roots: set[int], before: _Processes | None = None) ->
             name = name if folder.stat().st_uid == os.geteuid() else "other users"
             user, system, *of_ended = (TICK_S * int(ticks) for ticks in fields[11:15])
             visible[int(folder.name), fields[19]] = _Process(int(fields[1]), name, user + system, sum(of_ended))
-    ours = {key for key in visible if key[0] in roots or (before and key in before.ours)}
+    ours = {key for key in visible if key[0] == os.getpid() or (before and key in before.ours)}
     children: dict[int, list[_Key]] = {}
     for key, process in visible.items():
         children.setdefault(process.parent, []).append(key)

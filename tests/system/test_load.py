@@ -232,16 +232,6 @@ def test_children_start_end_and_lose_their_parents(two):
     assert others.share == pytest.approx(0.5)
 
 
-def test_processes_started_elsewhere_can_be_ours(two):
-    two.process(70, 1, "supervisor", 0)
-    two.process(71, 70, "slurmstepd", 0)
-    for also, share in (([], 0.5), ([70], 0.0)):
-        with observe(root=two.root, also=also) as others:
-            two.work(10, others=1)
-            two.process(71, 70, "slurmstepd", round(10 / TICK_S) if also else 0)
-        assert others.share == pytest.approx(share)
-
-
 def test_unknown_contention_is_reported_and_raises_no_alarm(two, capsys):
     with observe("section 4", root=two.root) as sandboxed:  # where /proc/stat does not change
         two.mine[os.getpid()] += 1000

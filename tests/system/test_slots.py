@@ -100,19 +100,6 @@ def test_threads_and_children_move_to_the_slots_cores_and_back(one_slot):
     over.set()
 
 
-def test_other_processes_of_the_measurement_move_too(one_slot):
-    orphan = subprocess.run(
-        ["sh", "-c", "sleep 60 >/dev/null 2>&1 & echo $!"], check=True, capture_output=True, text=True
-    )
-    pid = int(orphan.stdout)
-    with cores.reserve():
-        assert os.sched_getaffinity(pid) == ALL_CPUS
-    with load.watch(also=[pid], show=False):
-        assert os.sched_getaffinity(pid) == SLOT
-    assert os.sched_getaffinity(pid) == ALL_CPUS
-    os.kill(pid, signal.SIGKILL)
-
-
 def test_children_of_a_holder_use_its_slot(one_slot):
     code = "import os; from labkit.system import cores\nwith cores.reserve(): print(os.environ[cores.SLOT_VARIABLE])"
     with cores.reserve():
