@@ -6,18 +6,16 @@ from types import ModuleType
 from labkit.bench.config import BenchConfig
 from labkit.system import cores, flags
 from labkit.system.errors import LabError
-from labkit.system.imports import gc_paused, lighten_keras
+from labkit.system.imports import gc_paused
 
 
 def measure(config: BenchConfig) -> None:
     """Run the benchmark; environment variables are set before the framework, which reads them, is imported."""
     config.set_variables()
-    if config.framework == "pytorch":
-        with cores.reserve():
-            _torch_run().measure(config)
-        return
-    lighten_keras()
     with cores.reserve():  # before TensorFlow creates a thread per core
+        if config.framework == "pytorch":
+            _torch_run().measure(config)
+            return
         with gc_paused():
             from labkit.bench import run
         run.measure(config)

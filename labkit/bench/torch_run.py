@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from labkit.bench import timing
 from labkit.bench.config import LEARNING_RATE, WEIGHT_DECAY, BenchConfig
-from labkit.data.synthetic_batch import synthetic_arrays
+from labkit.data.synthetic_batch import synthetic_batch
 from labkit.models import torch_networks
 from labkit.models.registry import MODELS
 from labkit.system.errors import LabError
@@ -67,7 +67,7 @@ def make_network(name: str, data_format: str = "NHWC") -> nn.Module:
 
 def make_batch(config: BenchConfig) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the same images and labels as in TensorFlow."""
-    images, labels = map(torch.from_numpy, synthetic_arrays(MODELS[config.model], config.batch_size))
+    images, labels = map(torch.from_numpy, synthetic_batch(MODELS[config.model], config.batch_size))
     return images.permute(0, 3, 1, 2).contiguous(memory_format=LAYOUTS[config.data_format]), labels.long()
 
 
@@ -97,5 +97,5 @@ def measure(config: BenchConfig) -> None:
     images, labels = make_batch(config)
     step = make_step(network, config)
     if config.torch_compile:
-        run.report("Compiling: over a minute the first time; later runs reuse the result")
+        print("Compiling: over a minute the first time; later runs reuse the result", flush=True)
     run.time(lambda: step(images, labels).item(), flops(config))

@@ -19,8 +19,7 @@ command = functools.partial(app.command, rich_help_panel="Measuring")
 
 @command(
     cls=flags.Command,
-    epilog="Example: `./lab bench --model=resnet50 --config eigen,onednn,onednn-threads-bf16,torch-threads-bf16`, or "
-    "`mpirun -n 2 ./lab bench --variable_update=horovod --num_intra_threads=1`",
+    epilog="Example: `./lab bench --model=resnet50 --config eigen,onednn,onednn-threads-bf16,torch-threads-bf16`",
 )
 @flags.takes(BenchConfig)
 def bench(config: BenchConfig) -> None:

@@ -3,12 +3,10 @@
 It doesn't import TensorFlow: programs read their choices of `--model` from it before they import anything slow.
 """
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from labkit.models import architectures
 from labkit.models.architectures import Layers
-
-Dataset = Literal["imagenet", "synthetic", "mnist"]
 
 
 class Model(NamedTuple):
@@ -22,14 +20,11 @@ class Model(NamedTuple):
         (height, width, channels) of an image.
     classes : int
         The number of classes.
-    dataset : {"imagenet", "synthetic", "mnist"}
-        The dataset whose shape its images have.
     """
 
     layers: Layers
     shape: tuple[int, int, int]
     classes: int
-    dataset: Dataset
 
 
 IMAGENET_CLASSES = 1001  # ImageNet's TFRecords number them from 1 to 1,000
@@ -37,11 +32,11 @@ SYNTHETIC_CLASSES = 11  # ten, also numbered from 1
 
 
 def _imagenet(layers: Layers, side: int = 224) -> Model:
-    return Model(layers, (side, side, 3), IMAGENET_CLASSES, "imagenet")
+    return Model(layers, (side, side, 3), IMAGENET_CLASSES)
 
 
 def _small(layers: Layers) -> Model:
-    return Model(layers, (32, 32, 3), SYNTHETIC_CLASSES, "synthetic")
+    return Model(layers, (32, 32, 3), SYNTHETIC_CLASSES)
 
 
 MODELS = {
@@ -50,5 +45,5 @@ MODELS = {
     "resnet8": _small(architectures.small_resnet(1, SYNTHETIC_CLASSES)),
     "resnet20": _small(architectures.small_resnet(3, SYNTHETIC_CLASSES)),
     "inception3": _imagenet(architectures.inception3(IMAGENET_CLASSES), side=299),
-    "mnist": Model(architectures.mnist(10), (28, 28, 1), 10, "mnist"),
+    "mnist": Model(architectures.mnist(10), (28, 28, 1), 10),
 }

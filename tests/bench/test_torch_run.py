@@ -9,14 +9,14 @@ import pytest
 from labkit.bench import configurations
 from labkit.bench.config import LEARNING_RATE, WEIGHT_DECAY
 from labkit.bench.steps import make_train_step
-from labkit.data.synthetic_batch import synthetic_batches
+from labkit.data.synthetic_batch import synthetic_batch
 from labkit.models.networks import Network
 from labkit.system import processes
 from labkit.system.errors import LabError
 
 pytestmark = pytest.mark.usefixtures("pytorch_is_here")
 
-SMALL = ("--model=mnist", "--batch_size=4", "--num_batches=6", "--num_warmup_batches=1", "--display_every=3")
+SMALL = ("--model=mnist", "--batch_size=4", "--num_batches=6", "--num_warmup_batches=1")
 
 
 def bench(name: str, *flags: str, **variables: object) -> dict:
@@ -77,8 +77,8 @@ def test_the_same_weights_give_the_same_losses(tmp_path):
     dense1 = dense1.reshape(7, 7, 64, 128).transpose(3, 2, 0, 1).reshape(128, -1)
     first, second = (kernel.transpose(3, 2, 0, 1) for kernel in (conv1, conv2))
     np.savez(tmp_path / "weights.npz", first, bias1, second, bias2, dense1, bias3, dense2.T, bias4)
-    step = make_train_step(network, "sgd", LEARNING_RATE, WEIGHT_DECAY)
-    images, labels = next(synthetic_batches(network.model, 4))
+    step = make_train_step(network, LEARNING_RATE, WEIGHT_DECAY)
+    images, labels = synthetic_batch(network.model, 4)
     losses = []
     for _ in range(4):
         decay = WEIGHT_DECAY * sum(float((w.numpy() ** 2).sum()) / 2 for w in network.weights if len(w.shape) > 1)

@@ -3,7 +3,7 @@ import pytest
 import tensorflow as tf
 
 from labkit.bench import steps
-from labkit.data.synthetic_batch import synthetic_batches
+from labkit.data.synthetic_batch import synthetic_batch
 from labkit.models.mnist import mnist_cnn
 from labkit.models.networks import Network
 from labkit.models.registry import MODELS
@@ -17,8 +17,8 @@ PUBLISHED = {
 }
 
 
-def batch(name="mnist", n=8, data_format="NHWC"):
-    return next(synthetic_batches(MODELS[name], n, data_format))
+def batch(name="mnist", n=8):
+    return synthetic_batch(MODELS[name], n)
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -72,11 +72,10 @@ def test_bfloat16_gives_nearly_the_same_logits():
     assert 0 < difference < 0.03 * np.abs(full).max()
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "rmsprop"])
-def test_training_lowers_the_loss(optimizer):
+def test_training_lowers_the_loss():
     x, labels = batch()
     network = Network("mnist")
-    step = tf.function(steps.make_train_step(network, optimizer, 0.01, 1e-4))
+    step = tf.function(steps.make_train_step(network, 0.01, 1e-4))
     losses = [float(step(x, labels)) for _ in range(12)]
     assert losses[-1] < 0.5 * losses[0]
 
@@ -86,16 +85,7 @@ def test_the_loss_is_cross_entropy_plus_the_decay_of_kernels():
     network = Network("mnist")
     plain = steps.make_forward_step(network)(x, labels)
     squares = sum(float(tf.reduce_sum(w**2)) for w in network.weights if len(w.shape) > 1)
-    total = steps.make_train_step(network, "sgd", 0.0, 0.1)(x, labels)
+    total = steps.make_train_step(network, 0.0, 0.1)(x, labels)
     assert float(total) == pytest.approx(float(plain) + 0.1 * squares / 2, rel=1e-4)
-    shifted = labels.numpy()
-    chance = tf.nn.log_softmax(network(x, training=False)).numpy()[np.arange(len(shifted)), shifted]
+    chance = tf.nn.log_softmax(network(x, training=False)).numpy()[np.arange(len(labels)), labels]
     assert float(plain) == pytest.approx(-chance.mean(), rel=1e-5)
-
-
-def test_synthetic_images_are_the_same_in_both_layouts_and_differ_between_ranks():
-    (x, labels), (y, _) = batch(), batch(data_format="NCHW")
-    np.testing.assert_array_equal(tf.transpose(x, (0, 3, 1, 2)), y)
-    other, _ = next(synthetic_batches(MODELS["mnist"], 8, rank=1))
-    assert not np.allclose(x, other)
-    assert labels.dtype == tf.int32
