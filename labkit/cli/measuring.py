@@ -25,7 +25,7 @@ command = functools.partial(app.command, rich_help_panel="Measuring")
 def bench(config: BenchConfig) -> None:
     """Measure the images per second that a network trains on, or classifies, on these cores.
 
-    Write flags as `--name=value` or `--name value`; switch off flags without a value with `--noNAME`.
+    Write flags as `--name=value` or `--name value`.
     """
     if not config.config:
         from labkit.bench.__main__ import measure

@@ -18,22 +18,18 @@ _TRUTH = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no"
 
 
 class Command(typer.core.TyperCommand):
-    """A command whose boolean flags are `--name`, `--noname`, `--name=true` or `--name=false`."""
+    """A command whose switches are `--name`, `--name=true` or `--name=false`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments, with booleans in Typer's form: of a flag without a negation, none at all is false."""
-        negations = {option.opts[0]: option.secondary_opts for option in self.params if getattr(option, "is_flag", 0)}
+        """Parse the arguments, with switches in Typer's form: no flag at all is false."""
+        switches = {option.opts[0] for option in self.params if getattr(option, "is_flag", 0)}
         plain: list[str] = []
         for arg in args:
             name, _, value = arg.partition("=")
-            if (positive := f"--{name.removeprefix('--no')}") in negations and name not in negations and not value:
-                name, value = positive, "false"
-            if name not in negations or value.lower() not in _TRUTH:
+            if name not in switches or value.lower() not in _TRUTH:
                 plain.append(arg)
-            elif _TRUTH[value.lower()]:
-                plain.append(name)
             else:
-                plain = [*(other for other in plain if other != name), *negations[name]]
+                plain = [other for other in plain if other != name] + [name] * _TRUTH[value.lower()]
         return super().parse_args(ctx, plain)
 
 
@@ -43,7 +39,7 @@ def takes(config: type[T]) -> Callable[[Callable[..., Any]], Callable[..., Any]]
     Parameters
     ----------
     config : type
-        A dataclass whose fields are annotated with a `labkit.system.arguments.Flag`.
+        A dataclass whose fields are annotated with a `labkit.system.arguments.Flag`; switches are off by default.
     """
     hints = get_type_hints(config, include_extras=True)
     options = [
@@ -51,7 +47,7 @@ def takes(config: type[T]) -> Callable[[Callable[..., Any]], Callable[..., Any]]
             name,
             inspect.Parameter.KEYWORD_ONLY,
             default=getattr(config, name),
-            annotation=_option(name, hint, getattr(config, name)),
+            annotation=_option(name, hint),
         )
         for name, hint in hints.items()
     ]
@@ -69,7 +65,7 @@ def takes(config: type[T]) -> Callable[[Callable[..., Any]], Callable[..., Any]]
     return decorate
 
 
-def _option(name: str, annotation: Any, default: Any) -> Any:
+def _option(name: str, annotation: Any) -> Any:
     kind, flag = get_args(annotation)
     if flag.choices:
         kind = Literal[flag.choices]
@@ -77,7 +73,7 @@ def _option(name: str, annotation: Any, default: Any) -> Any:
     switch = bool in kinds
     choices = [choice for literal in kinds if get_origin(literal) is Literal for choice in get_args(literal)]
     option = typer.Option(
-        f"--{name}/--no{name}" if switch and default is not False else f"--{name}",
+        f"--{name}",
         help=f"{flag.help} ({', '.join(choices)})" if choices else flag.help,
         min=flag.min,
         max=flag.max,
