@@ -1,6 +1,5 @@
 """Run one measurement with PyTorch, in this process, without TensorFlow, which has its own threads and memory."""
 
-import functools
 import math
 from collections.abc import Callable
 
@@ -18,8 +17,7 @@ from labkit.system.errors import LabError
 SEED = 1234  # of the weights
 LAYOUTS = {"NHWC": torch.channels_last, "NCHW": torch.contiguous_format}
 NETWORKS: dict[str, Callable[[int], nn.Module]] = {
-    "resnet50": functools.partial(torch_networks.resnet, (3, 4, 6, 3)),
-    "resnet50_v1.5": functools.partial(torch_networks.resnet, (3, 4, 6, 3), stride_in_3x3=True),
+    "resnet50": torch_networks.resnet50,
     "mnist": torch_networks.mnist,
 }
 

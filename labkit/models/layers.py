@@ -10,8 +10,7 @@ from typing import Literal, Protocol
 
 import tensorflow as tf
 
-# For batch norms. torchvision and Keras agree on these two for ResNet; the other networks' values differ too little to
-# change images per second.
+# For batch norms: torchvision and Keras agree on these two for ResNet.
 EPSILON, MOMENTUM = 1e-5, 0.9
 SEED = 1234  # for the weights
 
@@ -53,12 +52,11 @@ class Pass:
         """The axis of the channels in the layout."""
         return 3 if self.data_format == "NHWC" else 1
 
-    def conv(self, x, filters, kernel, stride=1, padding="SAME", bias=False):
-        """Return a convolution; the kernel is square, or (height, width)."""
-        height, width = kernel if isinstance(kernel, tuple) else (kernel, kernel)
-        w = self._kernel((height, width, x.shape[self.channel_axis], filters))
-        y = tf.nn.conv2d(x, w, self._strides(stride), padding, self.data_format)
-        self._count(2 * height * width * x.shape[self.channel_axis], y)
+    def conv(self, x, filters, kernel, stride=1, bias=False):
+        """Return a convolution with a square kernel."""
+        w = self._kernel((kernel, kernel, x.shape[self.channel_axis], filters))
+        y = tf.nn.conv2d(x, w, self._strides(stride), "SAME", self.data_format)
+        self._count(2 * kernel**2 * x.shape[self.channel_axis], y)
         return self._add_bias(y) if bias else y
 
     def dense(self, x, units):
@@ -95,30 +93,22 @@ class Pass:
             variance.assign(new_variance)
         return y
 
-    def conv_norm(self, x, filters, kernel, stride=1, padding="SAME", activation: Literal["relu"] | None = "relu"):
+    def conv_norm(self, x, filters, kernel, stride=1, activation: Literal["relu"] | None = "relu"):
         """Return convolution, batch norm, and a ReLU unless `activation` is None."""
-        y = self.batch_norm(self.conv(x, filters, kernel, stride, padding))
+        y = self.batch_norm(self.conv(x, filters, kernel, stride))
         return y if activation is None else self.relu(y)
 
     def relu(self, x):
         """Return max(x, 0)."""
         return tf.nn.relu(x)
 
-    def max_pool(self, x, size, stride, padding="SAME"):
+    def max_pool(self, x, size, stride):
         """Return the maximum over windows of size × size."""
-        return tf.nn.max_pool2d(x, size, stride, padding, self.data_format)
-
-    def average_pool(self, x, size, stride):
-        """Return the mean over windows of size × size."""
-        return tf.nn.avg_pool2d(x, size, stride, "SAME", self.data_format)
+        return tf.nn.max_pool2d(x, size, stride, "SAME", self.data_format)
 
     def average(self, x):
         """Return the mean over all positions: (n, channels)."""
         return tf.reduce_mean(x, [1, 2] if self.data_format == "NHWC" else [2, 3])
-
-    def join(self, parts):
-        """Return the parts as channels of one tensor."""
-        return tf.concat(parts, self.channel_axis)
 
     def flatten(self, x):
         """Return each image's values as a vector: (n, values)."""

@@ -28,22 +28,10 @@ class Model(NamedTuple):
 
 
 IMAGENET_CLASSES = 1001  # ImageNet's TFRecords number them from 1 to 1,000
-SYNTHETIC_CLASSES = 11  # ten, also numbered from 1
-
-
-def _imagenet(layers: Layers, side: int = 224) -> Model:
-    return Model(layers, (side, side, 3), IMAGENET_CLASSES)
-
-
-def _small(layers: Layers) -> Model:
-    return Model(layers, (32, 32, 3), SYNTHETIC_CLASSES)
-
+SMALL_CLASSES = 11  # ten, also numbered from 1
 
 MODELS = {
-    "resnet50": _imagenet(architectures.resnet((3, 4, 6, 3), IMAGENET_CLASSES, stride_in_3x3=False)),
-    "resnet50_v1.5": _imagenet(architectures.resnet((3, 4, 6, 3), IMAGENET_CLASSES, stride_in_3x3=True)),
-    "resnet8": _small(architectures.small_resnet(1, SYNTHETIC_CLASSES)),
-    "resnet20": _small(architectures.small_resnet(3, SYNTHETIC_CLASSES)),
-    "inception3": _imagenet(architectures.inception3(IMAGENET_CLASSES), side=299),
+    "resnet50": Model(architectures.resnet50(IMAGENET_CLASSES), (224, 224, 3), IMAGENET_CLASSES),
+    "resnet8": Model(architectures.resnet8(SMALL_CLASSES), (32, 32, 3), SMALL_CLASSES),
     "mnist": Model(architectures.mnist(10), (28, 28, 1), 10),
 }

@@ -1,4 +1,4 @@
-"""ResNet and the MNIST CNN in PyTorch, with the layers, weights and arithmetic of `labkit.models.architectures`."""
+"""ResNet-50 and the MNIST CNN in PyTorch, with the layers, weights and arithmetic of `labkit.models.architectures`."""
 
 import torch
 from torch import nn
@@ -13,11 +13,10 @@ def conv_norm(inputs: int, filters: int, kernel: int, stride: int = 1) -> nn.Seq
 class Bottleneck(nn.Module):
     """A residual block: 1×1, 3×3 and 1×1 convolutions, and a shortcut around them."""
 
-    def __init__(self, inputs: int, filters: int, stride: int, stride_in_3x3: bool):
+    def __init__(self, inputs: int, filters: int, stride: int):
         super().__init__()
-        strides = (1, stride) if stride_in_3x3 else (stride, 1)
-        self.narrow = conv_norm(inputs, filters, 1, strides[0])
-        self.square = conv_norm(filters, filters, 3, strides[1])
+        self.narrow = conv_norm(inputs, filters, 1, stride)
+        self.square = conv_norm(filters, filters, 3)
         self.wide = conv_norm(filters, 4 * filters, 1)
         same_shape = stride == 1 and inputs == 4 * filters
         self.shortcut = nn.Identity() if same_shape else conv_norm(inputs, 4 * filters, 1, stride)
@@ -28,14 +27,14 @@ class Bottleneck(nn.Module):
         return (self.wide(y) + self.shortcut(x)).relu_()
 
 
-def resnet(blocks: tuple[int, ...], classes: int, stride_in_3x3: bool = False) -> nn.Sequential:
-    """Return ResNet with this number of blocks in each stage; (3, 4, 6, 3) is ResNet-50."""
+def resnet50(classes: int) -> nn.Sequential:
+    """Return ResNet-50."""
     layers = [conv_norm(3, 64, 7, 2), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, padding=1)]
     inputs = 64
-    for stage, count in enumerate(blocks):
+    for stage, count in enumerate((3, 4, 6, 3)):
         for number in range(count):
             stride = 2 if stage and not number else 1
-            layers.append(Bottleneck(inputs, 64 * 2**stage, stride, stride_in_3x3))
+            layers.append(Bottleneck(inputs, 64 * 2**stage, stride))
             inputs = 4 * 64 * 2**stage
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, classes))
 

@@ -67,7 +67,7 @@ print("both")
 
 def test_another_network_is_a_one_line_error():
     with pytest.raises(LabError, match=r"--framework=pytorch supports the models resnet50, .*mnist\."):
-        bench("torch", "--model=inception3")
+        bench("torch", "--model=resnet8")
 
 
 def test_the_same_weights_give_the_same_losses(tmp_path):
