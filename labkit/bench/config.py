@@ -40,7 +40,7 @@ class BenchConfig:
     num_warmup_batches: Annotated[int, Flag("warm-up steps", min=1)] = 3
     forward_only: Annotated[bool, Flag("classify instead of training")] = False
 
-    data_format: Annotated[Literal["NHWC", "NCHW"], Flag("layout of the images")] = "NHWC"
+    data_format: Annotated[Literal["NHWC", "NCHW"], Flag("layout of the images; NCHW is for PyTorch")] = "NHWC"
     use_fp16: Annotated[bool, Flag("16-bit activations: bfloat16 on a CPU. Weights stay in float32")] = False
     xla_compile: Annotated[bool, Flag("compile the step with XLA")] = False
     torch_compile: Annotated[bool, Flag("compile the PyTorch network, over a minute the first time")] = False
@@ -57,6 +57,8 @@ class BenchConfig:
             raise LabError(f"there is no folder {self.json.parent} to write {self.json.name} to: create it first.")
         if self.framework == "pytorch" and self.xla_compile:
             raise LabError("--framework=pytorch doesn't support --xla_compile; use --torch_compile.")
+        if self.framework == "tensorflow" and self.data_format == "NCHW":
+            raise LabError("--data_format=NCHW needs --framework=pytorch.")
         if self.framework == "tensorflow" and self.torch_compile:
             raise LabError("--torch_compile needs --framework=pytorch; for TensorFlow, use --xla_compile.")
 

@@ -28,15 +28,15 @@ def measure(config: BenchConfig) -> None:
         _measure(config)
     except tf.errors.OpError as error:
         message = reason(error)
-        raise LabError(f"TensorFlow cannot run this: {message} {_remedy(config, message)}") from error
+        is_too_large = "OOM" in message or "allocat" in message
+        remedy = "Reduce --batch_size." if is_too_large else "Try --model=mnist: is it the network or the environment?"
+        raise LabError(f"TensorFlow cannot run this: {message} {remedy}") from error
 
 
 def _measure(config: BenchConfig) -> None:
     measurement = timing.Run(config, "TensorFlow", tf.__version__)
-    network = Network(config.model, config.data_format, tf.bfloat16 if config.use_fp16 else tf.float32)
+    network = Network(config.model, tf.bfloat16 if config.use_fp16 else tf.float32)
     images, labels = map(tf.constant, synthetic_batch(network.model, config.batch_size))
-    if config.data_format == "NCHW":
-        images = tf.transpose(images, (0, 3, 1, 2))
     if config.forward_only:
         function = steps.make_forward_step(network)
     else:
@@ -44,11 +44,3 @@ def _measure(config: BenchConfig) -> None:
     step = tf.function(function, jit_compile=config.xla_compile or None)
     flops = network.flops if config.forward_only else network.flops_training
     measurement.time(lambda: float(step(images, labels)), flops)
-
-
-def _remedy(config: BenchConfig, message: str) -> str:
-    if "OOM" in message or "allocat" in message:
-        return "Reduce --batch_size."
-    if config.data_format == "NCHW":
-        return "On a CPU, NCHW needs oneDNN: use --data_format=NHWC, or --config onednn."
-    return "Try --model=mnist to see whether the cause is the network or the environment."

@@ -22,7 +22,7 @@ def resnet50(classes: int) -> Layers:
     def bottleneck(net: "Pass", x, filters, stride):
         """Return the sum of a block's output, 4 × filters channels, and its input."""
         shortcut = x
-        if stride > 1 or x.shape[net.channel_axis] != 4 * filters:  # the shapes of input and output differ
+        if stride > 1 or x.shape[-1] != 4 * filters:  # the shapes of input and output differ
             shortcut = net.conv_norm(shortcut, 4 * filters, 1, stride, activation=None)
         x = net.conv_norm(x, filters, 1, stride)  # convolution, batch norm, ReLU
         x = net.conv_norm(x, filters, 3)
@@ -51,7 +51,7 @@ def resnet8(classes: int) -> Layers:
         x = net.conv_norm(images, 16, 3)
         for filters in (16, 32, 64):
             shortcut = x
-            stride = 2 if filters > x.shape[net.channel_axis] else 1
+            stride = 2 if filters > x.shape[-1] else 1
             if stride > 1:
                 shortcut = net.conv_norm(shortcut, filters, 1, stride, activation=None)
             x = net.conv_norm(net.conv_norm(x, filters, 3, stride), filters, 3, activation=None)

@@ -31,8 +31,6 @@ class Pass:
         The network that owns the weights (`labkit.models.networks`).
     training : bool
         Whether batch norms use the batch's mean and variance, and update their moving averages.
-    data_format : {"NHWC", "NCHW"}
-        The layout of the images.
     dtype : tf.DType
         The activations' precision.
 
@@ -42,21 +40,16 @@ class Pass:
         The operations of each convolution and matmul, for one image.
     """
 
-    def __init__(self, network: WithWeights, training: bool, data_format: str, dtype: tf.DType):
-        self.network, self.training, self.data_format, self.dtype = network, training, data_format, dtype
+    def __init__(self, network: WithWeights, training: bool, dtype: tf.DType):
+        self.network, self.training, self.dtype = network, training, dtype
         self.flops: list[int] = []
         self._layer = 0
 
-    @property
-    def channel_axis(self) -> int:
-        """The axis of the channels in the layout."""
-        return 3 if self.data_format == "NHWC" else 1
-
     def conv(self, x, filters, kernel, stride=1, bias=False):
         """Return a convolution with a square kernel."""
-        w = self._kernel((kernel, kernel, x.shape[self.channel_axis], filters))
-        y = tf.nn.conv2d(x, w, self._strides(stride), "SAME", self.data_format)
-        self._count(2 * kernel**2 * x.shape[self.channel_axis], y)
+        w = self._kernel((kernel, kernel, x.shape[-1], filters))
+        y = tf.nn.conv2d(x, w, stride, "SAME")
+        self._count(2 * kernel**2 * x.shape[-1], y)
         return self._add_bias(y) if bias else y
 
     def dense(self, x, units):
@@ -64,11 +57,11 @@ class Pass:
         w = self._kernel((x.shape[1], units))
         y = tf.matmul(x, w)
         self._count(2 * x.shape[1], y)
-        return self._add_bias(y, "N...C")
+        return self._add_bias(y)
 
     def batch_norm(self, x):
         """Return batch norm; in training, update its moving averages."""
-        network, shape = self.network, (x.shape[self.channel_axis],)
+        network, shape = self.network, (x.shape[-1],)
         scale, offset = (
             network.variable(f"{self._layer}/{name}", functools.partial(make, shape))
             for name, make in (("scale", tf.ones), ("offset", tf.zeros))
@@ -85,7 +78,6 @@ class Pass:
             variance=variance,
             epsilon=EPSILON,
             exponential_avg_factor=1 - MOMENTUM if self.training else 1.0,
-            data_format=self.data_format,
             is_training=self.training,
         )
         if self.training:  # the operation returns the updated moving averages
@@ -104,11 +96,11 @@ class Pass:
 
     def max_pool(self, x, size, stride):
         """Return the maximum over windows of size × size."""
-        return tf.nn.max_pool2d(x, size, stride, "SAME", self.data_format)
+        return tf.nn.max_pool2d(x, size, stride, "SAME")
 
     def average(self, x):
         """Return the mean over all positions: (n, channels)."""
-        return tf.reduce_mean(x, [1, 2] if self.data_format == "NHWC" else [2, 3])
+        return tf.reduce_mean(x, [1, 2])
 
     def flatten(self, x):
         """Return each image's values as a vector: (n, values)."""
@@ -124,15 +116,9 @@ class Pass:
         )
         return tf.cast(w, self.dtype)
 
-    def _add_bias(self, y, data_format=None):
-        channels = y.shape[-1 if data_format else self.channel_axis]
-        bias = self.network.variable(f"{self._layer}/bias", lambda: tf.zeros(channels))
-        return tf.nn.bias_add(y, tf.cast(bias, self.dtype), data_format or self.data_format)
-
-    def _strides(self, stride):
-        if stride == 1:
-            return 1
-        return [1, stride, stride, 1] if self.data_format == "NHWC" else [1, 1, stride, stride]
+    def _add_bias(self, y):
+        bias = self.network.variable(f"{self._layer}/bias", lambda: tf.zeros(y.shape[-1]))
+        return tf.nn.bias_add(y, tf.cast(bias, self.dtype))
 
     def _count(self, flops_per_element, y):
         self.flops.append(flops_per_element * math.prod(y.shape[1:]))

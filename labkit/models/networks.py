@@ -15,8 +15,6 @@ class Network:
     ----------
     model : str
         A name of `registry.MODELS`.
-    data_format : {"NHWC", "NCHW"}
-        The layout of its images.
     dtype : tf.DType
         The activations' precision; weights are float32.
 
@@ -31,19 +29,19 @@ class Network:
         The same for a training step, with both gradients of each layer, except that with respect to the images.
     """
 
-    def __init__(self, model: str, data_format: str = "NHWC", dtype: tf.DType = tf.float32):
-        self.model, self.data_format, self.dtype = MODELS[model], data_format, dtype
+    def __init__(self, model: str, dtype: tf.DType = tf.float32):
+        self.model, self.dtype = MODELS[model], dtype
         self.weights: list[tf.Variable] = []
         self.averages: list[tf.Variable] = []
         self._variables: dict[str, tf.Variable] = {}
-        counting = Pass(self, training=False, data_format="NHWC", dtype=tf.float32)
+        counting = Pass(self, training=False, dtype=tf.float32)
         self.model.layers(counting, tf.zeros((1, *self.model.shape)))
         self.flops = sum(counting.flops)
         self.flops_training = 3 * self.flops - counting.flops[0]
 
     def __call__(self, images: tf.Tensor, training: bool) -> tf.Tensor:
-        """Return the logits, (n, classes) float32, of images in the network's layout."""
-        one_pass = Pass(self, training, self.data_format, self.dtype)
+        """Return the logits, (n, classes) float32, of images (n, height, width, channels)."""
+        one_pass = Pass(self, training, self.dtype)
         return tf.cast(self.model.layers(one_pass, tf.cast(images, self.dtype)), tf.float32)
 
     def variable(self, name: str, make: Callable[[], tf.Tensor], trained: bool = True) -> tf.Variable:

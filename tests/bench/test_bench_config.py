@@ -17,6 +17,7 @@ def parse(args: list[str]) -> BenchConfig:
         ("--framework=jax", "'jax' is not one of 'tensorflow'"),
         ("--json no/such/folder/x.json", "no folder no/such/folder to write x.json to"),
         ("--framework=pytorch --xla_compile", "doesn't support --xla_compile"),
+        ("--data_format=NCHW", "--data_format=NCHW needs --framework=pytorch"),
         ("--torch_compile", "--torch_compile needs --framework=pytorch"),
     ],
 )

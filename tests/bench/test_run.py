@@ -18,7 +18,7 @@ def training(tmp_path_factory):
     """Run with all output files; return their folder and the completed process."""
     folder = tmp_path_factory.mktemp("bench")
     env = {"LABKIT_SYNTHETIC": 1, "TF_ENABLE_ONEDNN_OPTS": 1}
-    done = bench(f"--json={folder}/out.json", "--data_format=NCHW", env=env)
+    done = bench(f"--json={folder}/out.json", env=env)
     assert not done.failure, done.lines
     return folder, done
 
@@ -56,9 +56,21 @@ def test_classifying_costs_a_third_of_the_operations_and_changes_no_weights(tmp_
     assert result["gflop_per_image"] == pytest.approx(0.0085, rel=0.05)
 
 
+FAILING = """
+import tensorflow as tf
+from labkit.bench import __main__, run
+from labkit.system import flags
+
+def fail(config):
+    raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating a tensor")
+
+run._measure = fail
+flags.run(__main__.measure, __main__.BenchConfig, "labkit.bench")
+"""
+
+
 def test_a_tensorflow_failure_is_one_line_and_exit_code_2():
-    done = bench("--data_format=NCHW", env={"TF_ENABLE_ONEDNN_OPTS": 0})
+    done = processes.run([sys.executable, "-c", FAILING, *SMALL], timeout=120)
     assert done.status == 2
-    assert done.lines[-1].startswith("lab: TensorFlow cannot run this: ")
-    assert "only supports NHWC" in done.lines[-1]
-    assert done.lines[-1].endswith("NCHW needs oneDNN: use --data_format=NHWC, or --config onednn.")
+    assert done.lines[-1].startswith("lab: TensorFlow cannot run this: OOM when allocating a tensor")
+    assert done.lines[-1].endswith("Reduce --batch_size.")
