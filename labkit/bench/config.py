@@ -19,7 +19,7 @@ CONFIG = (
     "compare alternately, by comma-separated names: eigen (oneDNN off), onednn (what pip installs), torch (PyTorch), "
     "each with any of these suffixes, in this order: "
     "-compile (torch), -threads (one per core, one operation at a time), -intel (torch, on Intel's OpenMP instead of "
-    "GNU's), -sleep (torch, waiting threads), -bf16 and -huge (2 MB pages); or all, from default to fast"
+    "GNU's), -sleep (torch, waiting threads) and -bf16"
 )
 
 

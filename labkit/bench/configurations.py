@@ -18,7 +18,7 @@ from labkit.mpi import torch_ranks
 from labkit.system import compiler, files, load, processes
 from labkit.system.cores import usable_machine
 from labkit.system.errors import LabError
-from labkit.system.machine import HUGE_PAGES, Machine, huge_pages_problem
+from labkit.system.machine import Machine
 from labkit.system.terminal import plain_table
 
 TIME_LIMIT_S = 1800.0  # per process
@@ -39,12 +39,7 @@ _CLEARED = (
 )
 PYTORCH, COMPILED = "--framework=pytorch", "--torch_compile"
 # The suffixes of configuration names, in the order in which they are written.
-SUFFIXES = "compile", "threads", "intel", "sleep", "bf16", "huge"
-# The configurations of --config all, from default to fast.
-LADDER = (
-    *("eigen", "onednn", "onednn-threads", "onednn-threads-bf16", "onednn-threads-bf16-huge"),
-    *("torch", "torch-threads-bf16", "torch-compile-threads-bf16-huge"),
-)
+SUFFIXES = "compile", "threads", "intel", "sleep", "bf16"
 
 
 @dataclass(frozen=True)
@@ -77,8 +72,6 @@ class Configuration:
             return "libraries can't be preloaded from a path with a space: move this folder"
         if COMPILED in self.flags and (why := compiler.obstacle()):
             return f"for torch.compile, {why}"
-        if HUGE_PAGES.items() <= self.env.items() and (why := huge_pages_problem()):
-            return why
         return ""
 
 
@@ -86,7 +79,7 @@ def known(machine: Machine | None = None) -> dict[str, Configuration]:
     """Return the kit's configurations by name, with thread counts for this machine.
 
     A name is a base, `eigen`, `onednn` or `torch`, followed by any suffixes that it supports, in the order of
-    `SUFFIXES`, such as `onednn-threads-bf16-huge`.
+    `SUFFIXES`, such as `onednn-threads-bf16`.
 
     PyTorch's threads are OpenMP's: `-threads` sets their number. PyTorch ships GNU's OpenMP; `-intel` preloads Intel's,
     as PyTorch's launcher, `python -m torch.backends.xeon.run_cpu`, does if it is installed. `-sleep` sets
@@ -94,10 +87,7 @@ def known(machine: Machine | None = None) -> dict[str, Configuration]:
     of Intel's for 200 ms.
     """
     cores = (machine or usable_machine()).usable_cores
-    common = {
-        "bf16": Configuration(flags=("--use_fp16",)),
-        "huge": Configuration(HUGE_PAGES),
-    }
+    common = {"bf16": Configuration(flags=("--use_fp16",))}
     tensorflow = common | {
         # A network's layers wait for each other: one operation at a time, with all cores.
         "threads": Configuration(flags=(f"--num_intra_threads={cores}", "--num_inter_threads=1")),
@@ -208,7 +198,7 @@ def compare(configurations: Sequence[str] | Mapping[str, Configuration], *flags:
 
 
 def choose(names: Sequence[str]) -> dict[str, Configuration]:
-    """Return the configurations of these names; `all` is `LADDER`, from default to fast.
+    """Return the configurations of these names.
 
     Raises
     ------
@@ -216,8 +206,6 @@ def choose(names: Sequence[str]) -> dict[str, Configuration]:
         When a name is unknown.
     """
     configurations = known()
-    if list(names) == ["all"]:
-        names = LADDER
     if unknown := [name for name in names if name not in configurations]:
         bases = ", ".join(name for name in configurations if "-" not in name)
         raise LabError(

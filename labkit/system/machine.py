@@ -258,19 +258,3 @@ def node_cores(machine: Machine, nodes: int) -> int:
 def node_cpus(machine: Machine, nodes: int) -> list[tuple[int, ...]]:
     """Return the CPUs of each node on this machine; all CPUs if a quota, not their number, is the limit."""
     return shares(machine, nodes, node_cores(machine, nodes)) if machine.may_bind else [machine.cpus] * nodes
-
-
-def huge_pages_problem(root: Path = Path("/")) -> str:
-    """Return the reason why `HUGE_PAGES` has no effect with this kernel and C library; empty if it has one."""
-    name, version = platform.libc_ver()
-    if name != "glibc" or tuple(map(int, version.split("."))) < (2, 35):
-        return "the C library is not glibc 2.35 or later, so malloc has no such tunable"
-    file = root / "sys/kernel/mm/transparent_hugepage/enabled"
-    if (size := int(_text(file.with_name("hpage_pmd_size")) or 2**21)) != 2**21:
-        return f"this kernel's huge pages are {size // 2**20} MB"  # not 2 MB
-    mode = (_text(file) or "").partition("[")[2].partition("]")[0]
-    # In any other mode glibc doesn't request them: malloc.c, do_set_hugetlb.
-    return {
-        "madvise": "",
-        "always": "the kernel gives every program 2 MB pages anyway (transparent huge pages: always)",
-    }.get(mode, f"the kernel gives no 2 MB pages (transparent huge pages: {mode or 'not built in'})")

@@ -30,7 +30,6 @@ ADDED = {
     "compile": Configuration(flags=("--torch_compile",)),
     "sleep": Configuration({"OMP_WAIT_POLICY": "passive"}),
     "bf16": Configuration(flags=("--use_fp16",)),
-    "huge": Configuration({"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}),
 }
 
 
@@ -50,7 +49,7 @@ def test_suffixes_have_a_fixed_order_and_fit_the_framework(known):
         suffixes = name.split("-")[1:]
         assert suffixes == sorted(suffixes, key=configurations.SUFFIXES.index)
         assert not {"compile", "intel", "sleep"} & set(suffixes) or name.startswith("torch")
-    assert {"onednn-threads-bf16-huge", "torch-compile-threads-intel-sleep-bf16-huge"} <= set(known)
+    assert {"onednn-threads-bf16", "torch-compile-threads-intel-sleep-bf16"} <= set(known)
 
 
 @pytest.fixture
@@ -114,8 +113,6 @@ def test_missing_optional_software_is_reported_with_a_remedy(monkeypatch, known,
     monkeypatch.setattr(configurations.platform, "machine", lambda: "aarch64")
     assert known["torch"].missing == ""
     assert known["torch-intel"].missing == "there is no package of Intel's OpenMP for Arm"
-    monkeypatch.setattr(configurations, "huge_pages_problem", lambda: "no such pages")
-    assert known["onednn-huge"].missing == "no such pages"
     assert "for torch.compile, there is no compiler no-such-compiler. To install" in known["torch-compile"].missing
 
 
@@ -128,7 +125,6 @@ def test_if_no_configuration_can_run_each_reason_is_reported(monkeypatch):
 def test_an_unknown_name_lists_the_known_ones():
     with pytest.raises(LabError, match=r"no configuration 'mkl': choose from eigen, onednn, torch, .* -threads"):
         configurations.choose(["eigen", "mkl"])
-    assert tuple(configurations.choose(["all"])) == configurations.LADDER
 
 
 @pytest.mark.slow

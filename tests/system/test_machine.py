@@ -1,13 +1,12 @@
 """`this_machine` reads synthetic machines and this one correctly."""
 
 import os
-import platform
 from pathlib import Path
 
 import psutil
 import pytest
 
-from labkit.system.machine import Machine, huge_pages_problem, shares, this_machine
+from labkit.system.machine import Machine, shares, this_machine
 
 GIB = 1024**3
 AVX2 = "fpu sse4_2 avx f16c fma avx2 bmi2"
@@ -273,30 +272,3 @@ def test_this_machine_agrees_with_the_kernel():
     assert 1 <= machine.usable_cores <= len(machine.cpus)
     assert 0 < machine.memory_free <= machine.memory <= psutil.virtual_memory().total
     assert machine.model != "unknown CPU"
-
-
-# --- Huge pages ---
-
-
-@pytest.mark.parametrize(
-    ("libc", "modes", "size", "part"),
-    [
-        (("glibc", "2.36"), "always [madvise] never\n", 2**21, ""),
-        (("glibc", "2.31"), "always [madvise] never\n", 2**21, "2.35"),
-        (("", ""), "always [madvise] never\n", 2**21, "2.35"),
-        (("glibc", "2.36"), "always madvise [never]\n", 2**21, "never"),
-        (("glibc", "2.36"), "[always] madvise never\n", 2**21, "always"),
-        (("glibc", "2.36"), "", 2**21, "not built in"),
-        (("glibc", "2.36"), "always [madvise] never\n", 2**29, "512 MB"),  # Arm64, with pages of 64 kB
-    ],
-)
-def test_the_reason_for_no_huge_pages_is_reported(libc, modes, size, part, monkeypatch, tmp_path):
-    monkeypatch.setattr(platform, "libc_ver", lambda: libc)
-    folder = tmp_path / "sys/kernel/mm/transparent_hugepage"
-    folder.mkdir(parents=True)
-    (folder / "hpage_pmd_size").write_text(f"{size}\n")
-    if modes:
-        (folder / "enabled").write_text(modes)
-    reason = huge_pages_problem(tmp_path)
-    assert bool(reason) == bool(part)
-    assert part in reason
