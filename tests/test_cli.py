@@ -15,6 +15,7 @@ from labkit import cli
 from labkit.bench import configurations
 from labkit.data import mnist
 from labkit.doctor import checks
+from labkit.measure.figures import summarize
 from labkit.report import page
 from labkit.slurm import cluster, supervisor
 from labkit.system import errors
@@ -119,8 +120,8 @@ def test_bench_divides_the_steps_between_rounds_and_reports_missing_configuratio
 
     def compare(names, *flags, rounds):
         calls.append((names, flags, rounds))
-        result = {"images_per_second": 2.0, "gflops": 1.0}
-        return configurations.Comparison({"eigen": [result] * rounds}, {"torch": "not here: ./lab setup --torch"})
+        speed = summarize([2.0] * rounds, "images/s")
+        return configurations.Comparison({"eigen": speed}, {"torch": "not here: ./lab setup --torch"})
 
     monkeypatch.setattr(configurations, "compare", compare)
     out = tmp_path / "out.json"
@@ -128,7 +129,7 @@ def test_bench_divides_the_steps_between_rounds_and_reports_missing_configuratio
     assert run(monkeypatch, "bench", *flags) == 1
     assert calls == [(["eigen", "torch"], ("--model=mnist", "--num_batches=3"), 4)]
     assert "./lab setup --torch" in capsys.readouterr().out
-    assert json.loads(out.read_text())["results"]["eigen"][3]["images_per_second"] == 2
+    assert json.loads(out.read_text())["speeds"]["eigen"]["rounds"] == [2.0] * 4
 
 
 @pytest.mark.usefixtures("own_environment")

@@ -47,7 +47,7 @@ class BenchConfig:
     num_intra_threads: Annotated[int, Flag("0: TensorFlow's choice", min=0)] = 0
     num_inter_threads: Annotated[int, Flag("0: TensorFlow's choice", min=0)] = 0
 
-    json: Annotated[Path | None, Flag("file for step times, machine, versions and settings")] = None
+    json: Annotated[Path | None, Flag("file for step times, machine and settings, or for a comparison")] = None
     config: Annotated[str, Flag(CONFIG)] = ""
     rounds: Annotated[int, Flag("runs of each configuration", min=1)] = 6
 

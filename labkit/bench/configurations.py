@@ -3,19 +3,18 @@
 import json
 import math
 import platform
-import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 from rich.table import Column, Table
 
+from labkit.measure import Measured, alternate
 from labkit.measure import compare as compare_figures
-from labkit.measure.alternation import in_rounds
-from labkit.measure.figures import Measured, Source, summarize
 from labkit.mpi import torch_ranks
-from labkit.system import compiler, files, load, processes
+from labkit.system import compiler, files, processes
 from labkit.system.cores import usable_machine
 from labkit.system.errors import LabError
 from labkit.system.machine import Machine
@@ -118,83 +117,56 @@ class Comparison(NamedTuple):
 
     Attributes
     ----------
-    results : dict of str to list of dict
-        The results of each configuration that ran, as in `--json`, round by round.
-    failed : dict of str to str
-        The reasons why the others did not run.
-    others : load.Contention
-        Other work on the cores meanwhile.
-    source : Source, optional
-        The origin of the results; without one, their ratios are not paired.
+    speeds : dict of str to Measured
+        The images/s of each configuration that ran.
+    skipped : dict of str to str
+        The reasons why the others can't run on this machine.
     """
 
-    results: dict[str, list[dict[str, Any]]]
-    failed: dict[str, str]
-    others: load.Contention = load.Contention()
-    source: Source | None = None
+    speeds: dict[str, Measured]
+    skipped: dict[str, str]
 
     def as_dict(self) -> dict[str, Any]:
         """Return the comparison in a form for `json.dumps`."""
-        return self._asdict() | {"others": self.others.as_dict()}
-
-    def rates(self, name: str) -> list[float]:
-        """Return images per second, round by round."""
-        return [result["images_per_second"] for result in self.results[name]]
-
-    def speeds(self) -> dict[str, Measured]:
-        """Return the images per second of each configuration."""
-        return {name: summarize(self.rates(name), "images/s", self.source, (self.others,)) for name in self.results}
-
-    def gflops(self, name: str) -> float:
-        """Return GFLOP/s in convolutions and matmuls: the geometric mean of the rounds."""
-        return statistics.geometric_mean(result["gflops"] for result in self.results[name])
+        speeds = {name: {"rounds": speed.rounds, **(speed.numbers() or {})} for name, speed in self.speeds.items()}
+        return {"speeds": speeds, "skipped": self.skipped}
 
 
-def compare(configurations: Sequence[str] | Mapping[str, Configuration], *flags: object, rounds: int = 3) -> Comparison:
-    """Run configurations alternately, so that lasting noise affects all of them, and print each result.
+def compare(names: Sequence[str], *flags: object, rounds: int = 3) -> Comparison:
+    """Run configurations alternately, each time in a new process.
 
     Parameters
     ----------
-    configurations : sequence of str, or mapping of str to Configuration
-        Names of `known()`, or other configurations.
+    names : sequence of str
+        Names of `known()`.
     flags
         Flags of `python -m labkit.bench` for all configurations.
     rounds : int
-        Runs of each configuration, each in a separate process.
+        Runs of each configuration.
 
     Raises
     ------
     LabError
-        When a name is unknown, or no configuration could run.
+        When a name is unknown, a run fails, or no configuration can run on this machine.
     """
-    if not isinstance(configurations, Mapping):
-        configurations = choose(configurations)
-    failed = {name: configuration.missing for name, configuration in configurations.items() if configuration.missing}
-    for name, reason in failed.items():
+    chosen = choose(names)
+    skipped = {name: reason for name, configuration in chosen.items() if (reason := configuration.missing)}
+    for name, reason in skipped.items():
         print(f"{name} is skipped: {reason}")
-    results: dict[str, list[dict[str, Any]]] = {name: [] for name in configurations if name not in failed}
-    width = max(map(len, configurations))
-    if any(COMPILED in configurations[name].flags for name in results):
+    variants = {name: partial(_speed, name, chosen[name], flags) for name in chosen if name not in skipped}
+    if not variants:
+        raise LabError("no configuration can run here: see the reasons above.")
+    if any(COMPILED in chosen[name].flags for name in variants):
         print("torch.compile takes over a minute the first time; later runs reuse its result.", flush=True)
-    source = Source.now(" ".join([f"lab bench --config {','.join(results)}", *map(str, flags)]))
-    with load.watch() as others:
-        for number, name in in_rounds(results, rounds):
-            if name in failed:
-                continue
-            print(f"round {number} of {rounds}  {name:{width}}", end="  ", flush=True)
-            try:
-                results[name].append(run_once(configurations[name], *flags))
-            except LabError as error:
-                failed[name] = str(error)
-                print(f"failed: {error}", flush=True)
-            else:
-                print(f"{results[name][-1]['images_per_second']:10,.2f} images/s", flush=True)
-    results = {name: runs for name, runs in results.items() if name not in failed}
-    if not results:
-        raise LabError(
-            "no configuration could run. " + " ".join(f"{name}: {reason}." for name, reason in failed.items())
-        )
-    return Comparison(results, failed, others, source)
+    return Comparison(alternate(variants, rounds, "images/s", f"lab bench --config {','.join(variants)}"), skipped)
+
+
+def _speed(name: str, configuration: Configuration, flags: Sequence[object]) -> float:
+    """Return the images/s of one run."""
+    try:
+        return float(run_once(configuration, *flags)["images_per_second"])
+    except LabError as error:
+        raise LabError(f"{name}: {error}") from error
 
 
 def choose(names: Sequence[str]) -> dict[str, Configuration]:
@@ -225,43 +197,31 @@ def run_once(configuration: Configuration, *flags: object) -> dict[str, Any]:
     """
     with files.temporary_folder() as folder:
         out = folder / "result.json"
-        run(configuration, *flags, f"--json={out}")
+        done = processes.run(
+            [sys.executable, "-m", "labkit.bench", *configuration.flags, *map(str, flags), f"--json={out}"],
+            env=dict.fromkeys(_CLEARED) | dict(configuration.env),
+            timeout=TIME_LIMIT_S,
+        )
+        if done.failure:
+            raise LabError("\n  ".join([f"{done.failure}. Its last lines:", *done.lines[-TAIL_LINES:]]))
         return json.loads(out.read_text(encoding="utf-8"))
-
-
-def run(configuration: Configuration, *flags: object) -> tuple[str, ...]:
-    """Run the benchmark once in a configuration, and return the lines that it prints, including errors.
-
-    Raises
-    ------
-    LabError
-        When it fails, with its last lines, or times out.
-    """
-    done = processes.run(
-        [sys.executable, "-m", "labkit.bench", *configuration.flags, *map(str, flags)],
-        env=dict.fromkeys(_CLEARED) | dict(configuration.env),
-        timeout=TIME_LIMIT_S,
-    )
-    if done.failure:
-        raise LabError("\n  ".join([f"{done.failure}. Its last lines:", *done.lines[-TAIL_LINES:]]))
-    return done.lines
 
 
 def table(comparison: Comparison) -> Table:
     """Return the table of a comparison, with ratios to its first configuration."""
-    speeds = comparison.speeds()
+    speeds = comparison.speeds
     first = next(iter(speeds))
-    heads = ("images/s", f"vs {first}", "GFLOP/s")
-    rows = plain_table(Column("configuration"), *(Column(head, justify="right") for head in heads), header=True)
+    heads = Column("images/s", justify="right"), Column(f"vs {first}", justify="right")
+    rows = plain_table(Column("configuration"), *heads, header=True)
     rows.caption_justify = "left"
     for name, speed in speeds.items():
         times = "1" if name == first else str(compare_figures(speed, speeds[first]))
-        rows.add_row(name, f"{speed.value:,.2f}", times, f"{comparison.gflops(name):,.0f}")
-    for name, reason in comparison.failed.items():
+        rows.add_row(name, f"{speed.value:,.2f}", times)
+    for name, reason in comparison.skipped.items():
         rows.add_row(name, "–", reason.splitlines()[0])
     rounds = len(speeds[first].rounds)
     brackets = (
         "the rounds, too few for a verdict" if math.isnan(speeds[first].low) else f"95% interval, {rounds} rounds"
     )
-    rows.caption = "\n".join([f"in brackets: {brackets}", *[str(comparison.others)] * comparison.others.busy])
+    rows.caption = f"in brackets: {brackets}"
     return rows

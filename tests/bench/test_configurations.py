@@ -1,5 +1,6 @@
 import json
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -8,7 +9,6 @@ from machines import machine
 from labkit.bench import configurations
 from labkit.bench.configurations import Configuration
 from labkit.mpi import torch_ranks
-from labkit.system import load
 from labkit.system.errors import LabError
 
 SMALL = ("--model=mnist", "--batch_size=2", "--num_batches=2", "--num_warmup_batches=1")
@@ -56,21 +56,21 @@ def test_suffixes_have_a_fixed_order_and_fit_the_framework(known):
 def compare(monkeypatch):
     """Return a function that compares configurations whose runs return these rates one after the other, or fail."""
 
-    def compare_rates(rates, rounds, others=0.0):
+    def compare_rates(rates, rounds):
         def run_once(configuration, *flags):
             (name,) = configuration.flags
             names.append(name)
-            load._report_to_enclosing(load.Contention(share=others, busy=others > 0, capacity=1.0))
             rate = rates[name].pop(0)
             if isinstance(rate, str):
                 raise LabError(rate)
-            return {"images_per_second": rate, "gflops": rate / 10}
+            return {"images_per_second": rate}
 
         names = []
         monkeypatch.setenv("LAB_WITHOUT", "torch")
         monkeypatch.setattr(configurations, "run_once", run_once)
         chosen = {name: Configuration(flags=(name,)) for name in rates} | ABSENT
-        return configurations.compare(chosen, rounds=rounds), "".join(names)
+        monkeypatch.setattr(configurations, "known", lambda: chosen)
+        return configurations.compare([*chosen], rounds=rounds), "".join(names)
 
     return compare_rates
 
@@ -78,29 +78,28 @@ def compare(monkeypatch):
 ABSENT = {"absent": Configuration(flags=(configurations.PYTORCH,))}
 
 
-def test_configurations_alternate_and_a_failure_does_not_stop_the_others(compare, capsys):
-    rates = {"a": [10.0, 20.0] * 3, "b": [20.0, 40.0, 20.0, 44.0, 20.0, 44.0], "c": [1.0, "exit status 1. Its last"]}
-    comparison, names = compare(rates, 6)
-    assert names == "abccbaabbaabba"
-    output = capsys.readouterr().out
-    assert "round 2 of 6  c       failed: exit status 1" in output
-    assert "absent is skipped: LAB_WITHOUT simulates a machine without torch" in output
-    assert comparison.failed.keys() == {"c", "absent"}
+def test_configurations_alternate_and_a_missing_one_does_not_stop_the_others(compare, capsys):
+    comparison, names = compare({"a": [10.0, 20.0] * 3, "b": [20.0, 40.0, 20.0, 44.0, 20.0, 44.0]}, 6)
+    assert names == "abbaabbaabba"
+    assert "absent is skipped: LAB_WITHOUT simulates a machine without torch" in capsys.readouterr().out
+    assert comparison.skipped.keys() == {"absent"}
     table = configurations.table(comparison)
     assert list(table.columns[2].cells)[:2] == ["1", "2.00× (2.00 to 2.20): faster"]
-    assert "exit status 1. Its last" in table.columns[2].cells
+    assert "LAB_WITHOUT simulates a machine without torch" in list(table.columns[2].cells)[2]
     assert table.caption == "in brackets: 95% interval, 6 rounds"
+    assert json.loads(json.dumps(comparison.as_dict()))["speeds"]["a"]["rounds"] == [10.0, 20.0] * 3
 
 
-def test_too_few_rounds_and_other_work_are_reported(compare, capsys):
-    comparison, _ = compare({"a": [10.0, 20.0], "b": [30.0, 60.0]}, 2, others=0.31)
+def test_too_few_rounds_are_reported(compare):
+    comparison, _ = compare({"a": [10.0, 20.0], "b": [30.0, 60.0]}, 2)
     table = configurations.table(comparison)
     assert list(table.columns[2].cells)[1] == "3.00× (2 rounds: 3.00, 3.00): undecided"
     assert "the rounds, too few for a verdict" in table.caption
-    warning = "⚠ Meanwhile, other work took 31% of the cores. These figures are unreliable: measure again when the"
-    assert warning in capsys.readouterr().out
-    assert warning in table.caption
-    assert json.loads(json.dumps(comparison.as_dict()))["others"]["share"] == 0.31
+
+
+def test_a_run_that_fails_ends_the_comparison_with_its_name(compare):
+    with pytest.raises(LabError, match=r"^c: exit status 1\. Its last"):
+        compare({"a": [1.0, 1.0], "c": ["exit status 1. Its last"]}, 2)
 
 
 def test_missing_optional_software_is_reported_with_a_remedy(monkeypatch, known, tmp_path):
@@ -116,10 +115,11 @@ def test_missing_optional_software_is_reported_with_a_remedy(monkeypatch, known,
     assert "for torch.compile, there is no compiler no-such-compiler. To install" in known["torch-compile"].missing
 
 
-def test_if_no_configuration_can_run_each_reason_is_reported(monkeypatch):
+def test_if_no_configuration_can_run_each_reason_is_reported(monkeypatch, capsys):
     monkeypatch.setenv("LAB_WITHOUT", "torch")
-    with pytest.raises(LabError, match=r"no configuration could run\. absent: LAB_WITHOUT simulates"):
-        configurations.compare(ABSENT, rounds=1)
+    with pytest.raises(LabError, match="no configuration can run here"):
+        configurations.compare(["torch"], rounds=1)
+    assert "torch is skipped: LAB_WITHOUT simulates" in capsys.readouterr().out
 
 
 def test_an_unknown_name_lists_the_known_ones():
@@ -135,21 +135,21 @@ def test_configurations_have_their_own_variables_not_the_callers(monkeypatch):
     assert "OMP_NUM_THREADS" not in eigen["environment"]
 
 
-def test_a_run_has_the_variables_of_its_configuration_and_returns_its_lines(monkeypatch):
+def test_a_run_has_the_variables_of_its_configuration(monkeypatch):
     started = []
 
     def run(argv, **options):
         started.append((argv, options["env"]))
-        return SimpleNamespace(failure="", lines=("User settings:",))
+        Path(argv[-1].removeprefix("--json=")).write_text("{}")
+        return SimpleNamespace(failure="")
 
     monkeypatch.setattr(configurations.processes, "run", run)
     monkeypatch.setenv("KMP_SETTINGS", "0")
-    other = Configuration({"OMP_NUM_THREADS": 2}, ("--num_inter_threads=1",))
-    assert configurations.run(other, *SMALL) == ("User settings:",)
+    configurations.run_once(Configuration({"OMP_NUM_THREADS": 2}, ("--num_inter_threads=1",)), *SMALL)
     argv, env = started[0]
-    assert argv == [sys.executable, "-m", "labkit.bench", "--num_inter_threads=1", *SMALL]
+    assert argv[:-1] == [sys.executable, "-m", "labkit.bench", "--num_inter_threads=1", *SMALL]
     assert (env["OMP_NUM_THREADS"], env["KMP_SETTINGS"]) == (2, None)
-    configurations.run(Configuration({"KMP_SETTINGS": 1}))
+    configurations.run_once(Configuration({"KMP_SETTINGS": 1}))
     assert started[1][1]["KMP_SETTINGS"] == 1
 
 

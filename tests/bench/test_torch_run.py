@@ -110,7 +110,8 @@ def test_a_configuration_names_its_openmp_and_sets_whether_threads_spin(name, li
     configuration = configurations.known()[name]
     if reason := configuration.missing:
         pytest.skip(reason)
-    lines = configurations.run(configuration + configurations.Configuration(settings), *SMALL)
+    argv = [sys.executable, "-m", "labkit.bench", *configuration.flags, *SMALL]
+    lines = processes.run(argv, {**configuration.env, **settings}).lines
     assert any(line.startswith("OpenMP:") and library in line for line in lines)
     assert any(policy in line for line in lines)
 
