@@ -34,7 +34,6 @@ def measure(config: BenchConfig) -> None:
 
 
 def _measure(config: BenchConfig) -> None:
-    measurement = timing.Run(config, "TensorFlow", tf.__version__)
     network = Network(config.model, tf.bfloat16 if config.use_fp16 else tf.float32)
     images, labels = map(tf.constant, synthetic_batch(network.model, config.batch_size))
     if config.forward_only:
@@ -42,5 +41,4 @@ def _measure(config: BenchConfig) -> None:
     else:
         function = steps.make_train_step(network, LEARNING_RATE, WEIGHT_DECAY)
     step = tf.function(function, jit_compile=config.xla_compile or None)
-    flops = network.flops if config.forward_only else network.flops_training
-    measurement.time(lambda: float(step(images, labels)), flops)
+    timing.time_steps(config, "TensorFlow", tf.__version__, lambda: float(step(images, labels)))

@@ -25,49 +25,32 @@ VARIABLE_PREFIXES = (
 )
 
 
-class Run:
-    """A measurement, which starts by printing its header."""
+def time_steps(config: BenchConfig, framework: str, version: str, step: Callable[[], float]) -> None:
+    """Print the configuration, warm up, time steps, and write the result if requested; `step` returns its loss."""
+    print(f"{_header(config, framework, version)}\nWarming up", flush=True)
+    for _ in range(config.num_warmup_batches):
+        step()
 
-    def __init__(self, config: BenchConfig, framework: str, version: str):
-        self.config, self.versions = config, {framework.lower(): version}
-        print(_header(config, framework, version), flush=True)
-
-    def time(self, step: Callable[[], float], flops: int) -> None:
-        """Warm up, time steps, and write the result if requested.
-
-        `step` runs a step and returns its loss; `flops` are its operations per image.
-        """
-        config = self.config
-        print("Warming up", flush=True)
-        for _ in range(config.num_warmup_batches):
-            step()
-
-        seconds: list[float] = []
-        losses: list[float] = []
-        with load.observe() as others:
-            began = before = time.perf_counter()
-            for number in range(1, config.num_batches + 1):
-                losses.append(step())
-                now = time.perf_counter()
-                seconds.append(now - before)
-                before = now
-                if number % SHOW_EVERY == 0:
-                    speed = config.batch_size * number / (now - began)
-                    print(f"step {number}: {speed:.1f} images/s, loss {losses[-1]:.3f}", flush=True)
-        total = config.batch_size * config.num_batches / (before - began)
-        print(f"total images/sec: {total:.2f}", flush=True)
-        if others.busy:
-            print(others, flush=True)
-        if config.json:
-            result = {
-                "images_per_second": total,
-                "gflop_per_image": flops / 1e9,
-                "gflops": flops * total / 1e9,
-                "seconds": seconds,
-                "losses": losses,
-                "others": others.as_dict(),
-            }
-            files.write(config.json, json.dumps(result | _conditions(config, self.versions), indent=1))
+    seconds: list[float] = []
+    losses: list[float] = []
+    with load.observe() as others:
+        began = before = time.perf_counter()
+        for number in range(1, config.num_batches + 1):
+            losses.append(step())
+            now = time.perf_counter()
+            seconds.append(now - before)
+            before = now
+            if number % SHOW_EVERY == 0:
+                speed = config.batch_size * number / (now - began)
+                print(f"step {number}: {speed:.1f} images/s, loss {losses[-1]:.3f}", flush=True)
+    total = config.batch_size * config.num_batches / (before - began)
+    print(f"total images/sec: {total:.2f}", flush=True)
+    if others.busy:
+        print(others, flush=True)
+    if config.json:
+        result = {"images_per_second": total, "seconds": seconds, "losses": losses, "others": others.as_dict()}
+        conditions = _conditions(config, {framework.lower(): version})
+        files.write(config.json, json.dumps(result | conditions, indent=1))
 
 
 def openmp_library() -> str:

@@ -5,7 +5,6 @@ from collections.abc import Callable
 
 import torch
 from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from labkit.bench import timing
 from labkit.bench.config import LEARNING_RATE, WEIGHT_DECAY, BenchConfig
@@ -69,19 +68,6 @@ def make_batch(config: BenchConfig) -> tuple[torch.Tensor, torch.Tensor]:
     return images.permute(0, 3, 1, 2).contiguous(memory_format=LAYOUTS[config.data_format]), labels.long()
 
 
-def flops(config: BenchConfig) -> int:
-    """Return a step's operations per image in convolutions and matmuls, as counted by PyTorch."""
-    model = MODELS[config.model]
-    height, width, channels = model.shape
-    with torch.device("meta"), FlopCounterMode(display=False) as counter:  # no memory, no arithmetic
-        network = NETWORKS[config.model](model.classes)
-        with torch.set_grad_enabled(not config.forward_only):
-            logits = network(torch.empty(1, channels, height, width))
-            if not config.forward_only:
-                logits.sum().backward()
-    return counter.get_total_flops()
-
-
 def measure(config: BenchConfig) -> None:
     """Build the network, warm up and time the steps; print the result, and write it if requested."""
     if config.model not in NETWORKS:
@@ -90,10 +76,9 @@ def measure(config: BenchConfig) -> None:
         torch.set_num_threads(config.num_intra_threads)
     if config.num_inter_threads:
         torch.set_num_interop_threads(config.num_inter_threads)
-    run = timing.Run(config, "PyTorch", torch.__version__)
     network = make_network(config.model, config.data_format)
     images, labels = make_batch(config)
     step = make_step(network, config)
     if config.torch_compile:
         print("Compiling: over a minute the first time; later runs reuse the result", flush=True)
-    run.time(lambda: step(images, labels).item(), flops(config))
+    timing.time_steps(config, "PyTorch", torch.__version__, lambda: step(images, labels).item())

@@ -5,21 +5,16 @@ Keras 3 computes batch norm in eight operations, for which oneDNN has no kernels
 
 import functools
 import math
-from collections.abc import Callable
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 import tensorflow as tf
+
+if TYPE_CHECKING:
+    from labkit.models.networks import Network
 
 # For batch norms: torchvision and Keras agree on these two for ResNet.
 EPSILON, MOMENTUM = 1e-5, 0.9
 SEED = 1234  # for the weights
-
-
-class WithWeights(Protocol):
-    """The interface of a network that its layers use."""
-
-    def variable(self, name: str, make: Callable[[], tf.Tensor], trained: bool = True) -> tf.Variable:
-        """Return the variable of this name; the first pass creates it."""
 
 
 class Pass:
@@ -33,30 +28,22 @@ class Pass:
         Whether batch norms use the batch's mean and variance, and update their moving averages.
     dtype : tf.DType
         The activations' precision.
-
-    Attributes
-    ----------
-    flops : list of int
-        The operations of each convolution and matmul, for one image.
     """
 
-    def __init__(self, network: WithWeights, training: bool, dtype: tf.DType):
+    def __init__(self, network: "Network", training: bool, dtype: tf.DType):
         self.network, self.training, self.dtype = network, training, dtype
-        self.flops: list[int] = []
         self._layer = 0
 
     def conv(self, x, filters, kernel, stride=1, bias=False):
         """Return a convolution with a square kernel."""
         w = self._kernel((kernel, kernel, x.shape[-1], filters))
         y = tf.nn.conv2d(x, w, stride, "SAME")
-        self._count(2 * kernel**2 * x.shape[-1], y)
         return self._add_bias(y) if bias else y
 
     def dense(self, x, units):
         """Return a dense layer with bias, without activation."""
         w = self._kernel((x.shape[1], units))
         y = tf.matmul(x, w)
-        self._count(2 * x.shape[1], y)
         return self._add_bias(y)
 
     def batch_norm(self, x):
@@ -119,6 +106,3 @@ class Pass:
     def _add_bias(self, y):
         bias = self.network.variable(f"{self._layer}/bias", lambda: tf.zeros(y.shape[-1]))
         return tf.nn.bias_add(y, tf.cast(bias, self.dtype))
-
-    def _count(self, flops_per_element, y):
-        self.flops.append(flops_per_element * math.prod(y.shape[1:]))

@@ -1,4 +1,4 @@
-"""Networks built from the registry, with their weights and operation counts."""
+"""Networks built from the registry, with their weights."""
 
 from collections.abc import Callable
 
@@ -22,11 +22,6 @@ class Network:
     ----------
     weights, averages : list of tf.Variable
         The trained variables; the moving averages of batch norms.
-    flops : int
-        Floating-point operations in convolutions and matmuls of the forward pass, for one image; a multiply-add counts
-        as two.
-    flops_training : int
-        The same for a training step, with both gradients of each layer, except that with respect to the images.
     """
 
     def __init__(self, model: str, dtype: tf.DType = tf.float32):
@@ -34,10 +29,8 @@ class Network:
         self.weights: list[tf.Variable] = []
         self.averages: list[tf.Variable] = []
         self._variables: dict[str, tf.Variable] = {}
-        counting = Pass(self, training=False, dtype=tf.float32)
-        self.model.layers(counting, tf.zeros((1, *self.model.shape)))
-        self.flops = sum(counting.flops)
-        self.flops_training = 3 * self.flops - counting.flops[0]
+        first_pass = Pass(self, training=False, dtype=tf.float32)  # creates the weights
+        self.model.layers(first_pass, tf.zeros((1, *self.model.shape)))
 
     def __call__(self, images: tf.Tensor, training: bool) -> tf.Tensor:
         """Return the logits, (n, classes) float32, of images (n, height, width, channels)."""

@@ -38,7 +38,6 @@ def test_the_json_has_every_step_and_its_conditions(training):
     assert result["images_per_second"] == pytest.approx(4 * 10 / sum(result["seconds"]))
     assert f"total images/sec: {result['images_per_second']:.2f}" in done.lines
     assert result["losses"][-1] < result["losses"][0]
-    assert result["gflops"] == pytest.approx(result["gflop_per_image"] * result["images_per_second"])
     assert result["environment"]["TF_ENABLE_ONEDNN_OPTS"] == "1"
     assert "LABKIT_SYNTHETIC" not in result["environment"]
     assert result["settings"]["batch_size"] == 4
@@ -47,13 +46,12 @@ def test_the_json_has_every_step_and_its_conditions(training):
     assert any(line.startswith("⚠ Meanwhile, ") for line in done.lines) == result["others"]["busy"]
 
 
-def test_classifying_costs_a_third_of_the_operations_and_changes_no_weights(tmp_path):
+def test_classifying_changes_no_weights(tmp_path):
     done = bench("--forward_only", "--use_fp16", f"--json={tmp_path}/out.json")
     assert not done.failure, done.lines
     assert any(line.startswith("Precision:   bfloat16, the 16-bit type of CPUs") for line in done.lines)
     result = json.loads((tmp_path / "out.json").read_text())
     assert len(set(result["losses"])) == 1
-    assert result["gflop_per_image"] == pytest.approx(0.0085, rel=0.05)
 
 
 FAILING = """
