@@ -74,7 +74,7 @@ WORKS = [  # command line, exit code, part of its output, the file that it write
     ("report --folder mine --out me.html", 0, "/me.html", "me.html", "A CPU"),
     ("data status", 0, "mnist.npz", "", ""),
     ("hand --folder mine", 0, "You have not joined a room", "", ""),
-    ("tune --trials 1 --repeats 1 --out t -- echo total images/sec: 5", 0, "best", "t/trials.csv", "5"),
+    ("tune --trials 1 --repeats 1 --out t -- echo total images/sec: 5", 0, "best", "t/trials.jsonl", "5"),
     ("cluster status", 1, "Start it: ./lab cluster up", "", ""),
     ("cluster down", 0, "The labs' Slurm was not running", "", ""),
     ("agenda --labs 00,07 --start 8:30", 0, "08:30–08:40 Welcome", "", ""),

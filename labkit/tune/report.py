@@ -1,12 +1,8 @@
-"""Write a search's tables and files, and plot it."""
+"""Write a search's file of variables, and plot the search."""
 
-import csv
-import io
 import math
-import re
 import shlex
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -14,8 +10,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from labkit.display import plots
-from labkit.system import files
-from labkit.tune.config import IMAGES_PER_SECOND
 from labkit.tune.search import Settings, Space, Trial, best, point_of
 from labkit.tune.trial import Command, format_metric
 
@@ -41,22 +35,7 @@ def env_file(command: Command, settings: Settings, *verdict: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def write_trials(trials: Sequence[Trial], file: Path) -> None:
-    """Write a CSV table of all trials."""
-    out = io.StringIO(newline="")
-    table = csv.writer(out)
-    names = list(trials[0].settings)
-    table.writerow(["trial", *names, "metric", "state", "seconds", "repeats", "others", "failure"])
-    for number, trial in enumerate(trials, 1):
-        metric = "" if trial.state == "failed" else trial.value
-        repeats = " ".join(map(str, trial.values))
-        others = "" if trial.others is None else round(trial.others, 3)
-        row = [*trial.settings.values(), metric, trial.state, round(trial.seconds, 1), repeats, others, trial.failure]
-        table.writerow([number, *row])
-    files.write(file, out.getvalue())
-
-
-def importance(space: Space, trials: Sequence[Trial], seed: int = 0) -> dict[str, float]:
+def importance(space: Space, trials: Sequence[Trial]) -> dict[str, float]:
     """Return each knob's share of the metric's variance, most important first; empty if there are too few trials.
 
     It is the share of the variance that a random forest explains with this knob.
@@ -67,17 +46,9 @@ def importance(space: Space, trials: Sequence[Trial], seed: int = 0) -> dict[str
     if len(measured) < 4 or len({trial.value for trial in measured}) < 2:
         return {}
     points = [point_of(space, trial.settings) for trial in measured]
-    forest = RandomForestRegressor(random_state=seed).fit(points, [trial.value for trial in measured])
+    forest = RandomForestRegressor(random_state=0).fit(points, [trial.value for trial in measured])
     shares = dict(zip(space, map(float, forest.feature_importances_), strict=True))
     return dict(sorted(shares.items(), key=lambda item: -item[1]))
-
-
-def unit_of(pattern: str) -> str:
-    """Return an axis label: the text before the number in the metric's regular expression."""
-    if pattern == IMAGES_PER_SECOND:
-        return "images/s"
-    name = pattern.partition("(")[0].strip(" :=")
-    return name if re.fullmatch(r"\w[\w /%-]*", name) else "metric as printed"
 
 
 def draw_search(trials: Sequence[Trial], unit: str, minimize: bool = False) -> tuple[Figure, str]:

@@ -19,7 +19,7 @@ from labkit.system import files, load
 from labkit.system.cores import usable_machine
 from labkit.system.errors import LabError
 from labkit.tune import report, space
-from labkit.tune.config import TuneConfig
+from labkit.tune.config import IMAGES_PER_SECOND, TuneConfig
 from labkit.tune.search import Settings, Trial, best, search, size
 from labkit.tune.trial import Command, check_metric, format_metric
 
@@ -92,7 +92,7 @@ def tune(argv: Sequence[str], config: TuneConfig, console: Console) -> Confirmat
     """
     command, knobs_file = _command(list(argv), config)
     command = replace(command, knobs=space.read(config.knobs or knobs_file, usable_machine()))
-    points, default = space.space_of(command.knobs), space.default_settings(command.knobs)
+    points, default = space.space_of(command.knobs), dict.fromkeys(command.knobs)
     out = config.out or Path("work") / f"tune-{_name(argv)}"
     trials = config.trials or (size(points) if config.minutes else DEFAULT_TRIALS)
     completed = _resume(out, command, config)
@@ -290,13 +290,13 @@ def _write(
     if busy := sum(trial.busy for trial in trials):
         report_line(
             f"⚠ Other work used the cores during {busy} of them, so their metrics are unreliable (others in "
-            "trials.csv). Search again on a quiet machine, with another --out."
+            f"{TRIALS}). Search again on a quiet machine, with another --out."
         )
     files.write(out / "best.env", report.env_file(command, leader.settings, verdict))
     (out / CONFIRMATION).unlink(missing_ok=True)  # from an earlier search
-    report.write_trials(trials, out / "trials.csv")
-    report_line(f"{out}/best.env, {out}/trials.csv")
-    plots_by_name = {"search.png": report.draw_search(trials, report.unit_of(config.metric), config.minimize)}
+    report_line(f"{out}/best.env, {out}/{TRIALS}")
+    unit = "images/s" if config.metric == IMAGES_PER_SECOND else "metric as printed"
+    plots_by_name = {"search.png": report.draw_search(trials, unit, config.minimize)}
     if shares := report.importance(space.space_of(command.knobs), trials):
         plots_by_name["importance.png"] = report.draw_importance(shares)
     for name, (figure, alt) in plots_by_name.items():

@@ -74,11 +74,6 @@ def space_of(knobs: Mapping[str, Knob]) -> dict[str, tuple[Any, ...]]:
     return {name: knob.values for name, knob in knobs.items()}
 
 
-def default_settings(knobs: Mapping[str, Knob]) -> dict[str, Any]:
-    """Return the settings that leave every knob unset."""
-    return dict.fromkeys(knobs)
-
-
 def read(file: Path, machine: Machine) -> dict[str, Knob]:
     """Read a TOML file of knobs; `knobs.toml` in this folder documents the format.
 

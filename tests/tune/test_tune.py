@@ -1,6 +1,5 @@
 """Tests of `lab tune`: it finds the best settings, reports failures, resumes, and confirms before it claims a gain."""
 
-import csv
 import itertools
 import json
 import math
@@ -72,16 +71,13 @@ def test_failures_are_recorded_and_the_search_continues():
     def fragile(settings):
         if settings["threads"] > 6:
             raise LabError("exit status 1. Its last lines:\n  no memory")
-        return math.nan if settings["pin"] == "" else speed(settings)
+        return speed(settings)
 
     trials = search(GRID, fragile, size(GRID))
     failed = [trial for trial in trials if trial.state == "failed"]
-    assert len(failed) == size(GRID) - 6 * 2 * 4
+    assert len(failed) == 2 * 3 * 4
     assert all(math.isnan(trial.value) for trial in failed)
-    assert {trial.failure.splitlines()[-1] for trial in failed} == {
-        "  no memory",
-        "its metric is nan, which can't be compared.",
-    }
+    assert {trial.failure.splitlines()[-1] for trial in failed} == {"  no memory"}
     assert best(trials).settings == TOP
 
 
@@ -216,19 +212,6 @@ def test_metrics_are_printed_without_an_exponent(metric, text):
     assert format_metric(metric) == text
 
 
-@pytest.mark.parametrize(
-    ("pattern", "label"),
-    [
-        (IMAGES_PER_SECOND, "images/s"),
-        (r"rows/s: ([\d.]+)", "rows/s"),
-        (r"^\d+", "metric as printed"),
-        (r"(?i)loss (\S+)", "metric as printed"),
-    ],
-)
-def test_the_axis_label_is_the_text_before_the_number(pattern, label):
-    assert report.unit_of(pattern) == label
-
-
 # The results
 
 
@@ -302,8 +285,6 @@ def on_busy_cores(figure):
 def test_trials_and_confirmations_on_a_busy_machine_are_marked(tmp_path):
     trials = search({"x": [1, 2, 3]}, on_busy_cores(lambda settings: settings["x"]), 3, repeats=2, seed=1)
     assert next((trial.others, trial.busy) for trial in trials if trial.state == "done") == (0.2, True)
-    report.write_trials(trials, tmp_path / "trials.csv")
-    assert next(csv.DictReader((tmp_path / "trials.csv").open()))["others"] == "0.2"
     confirm(on_busy_cores(lambda settings: 1.0), tmp_path, 1, rounds=2)
     assert "⚠ Meanwhile, other work took 20% of the cores" in (tmp_path / "best.env").read_text()
 
@@ -345,6 +326,10 @@ TUNE = ("--knobs", "knobs.toml", "--metric", "speed: (.*)", "--out", "out", "--r
 SH = ("--", "sh", "job.sh")
 
 
+def read_trials(job):
+    return [json.loads(line) for line in (job / "out/trials.jsonl").read_text().splitlines()[1:]]
+
+
 @pytest.fixture
 def job(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -358,15 +343,15 @@ def job(tmp_path, monkeypatch):
 def test_from_a_command_to_its_best_settings(job, capsys):
     assert run_lab("tune", *TUNE, "--repeats", "1", "--trials", "99", *SH) == 0
     output = capsys.readouterr().out
-    rows = list(csv.DictReader((job / "out/trials.csv").open()))
-    assert len(rows) == 8 * 3
-    assert (rows[0]["a"], rows[0]["b"], rows[0]["metric"]) == ("", "", "60.0")  # the defaults
-    failures = {row["a"]: row["failure"] for row in rows if row["state"] == "failed"}
-    assert failures.keys() == {"5", "6", "7"}
-    assert "exit status 1" in failures["5"]
-    assert "no memory" in failures["5"]
-    assert "timed out after" in failures["6"]
-    assert "forgot to measure" in failures["7"]
+    trials = read_trials(job)
+    assert len(trials) == 8 * 3
+    assert (trials[0]["settings"], trials[0]["value"]) == ({"a": None, "b": None}, 60)  # the defaults
+    failures = {trial["settings"]["a"]: trial["failure"] for trial in trials if trial["state"] == "failed"}
+    assert failures.keys() == {5, 6, 7}
+    assert "exit status 1" in failures[5]
+    assert "no memory" in failures[5]
+    assert "timed out after" in failures[6]
+    assert "forgot to measure" in failures[7]
     assert "no memory" in output
     assert "confirmed: trial" in output
     assert "1.75× (1.75 to 1.75): faster" in output
@@ -467,8 +452,8 @@ def test_an_interrupted_command_keeps_its_trials_and_can_be_resumed(job):
     second = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert second.returncode == 0
     assert "Resuming after 3 trials" in second.stdout
-    rows = list(csv.DictReader((job / "out/trials.csv").open()))
-    assert len({(row["a"], row["b"]) for row in rows}) == 6
+    trials = read_trials(job)
+    assert len({str(trial["settings"]) for trial in trials}) == 6
     assert len(runs.read_text().splitlines()) == 4 + 3 + 4 * 6  # including the confirmation
 
 
