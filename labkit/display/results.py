@@ -65,7 +65,7 @@ class Results:
         ----------
         section : str
             Its number, such as "4".
-        *rows : sequence of (name, published, this machine, limit or prediction, *watches)
+        *rows : sequence of (name, published, this machine, limit or prediction)
             Arguments of `row`.
         """
         self._handed_in[section] = rows
@@ -93,11 +93,11 @@ class Results:
         ----------
         what : str
             The heading of the first column.
-        rows : sequence of (name, published, this machine, limit or prediction, *watches)
+        rows : sequence of (name, published, this machine, limit or prediction)
             Arguments of `row`; for the rows of optional sections, see `handed_in`.
         """
         table_rows = [row(*values) for values in rows]
-        watches = [watch for _, _, measured, _, *others in rows if measured for watch in _watches(measured, others)]
+        watches = [watch for _, _, measured, _ in rows for watch in _contention(measured)]
         notes = list(dict.fromkeys(watch.note for watch in watches if watch.note))  # unique, in order
         display(markdown.table(*without_empty_columns((what, *COLUMNS), texts(table_rows)), notes))
         self._store(table={"what": what, "rows": table_rows, "notes": notes})
@@ -176,13 +176,7 @@ class Results:
             stored = self._read().get("guesses", {}).get(str(number), {})
         return {"question": "", "guess": "", "here": "", "values": [None, None]} | stored
 
-    def step(
-        self,
-        name: str,
-        measured: Measured | str,
-        *watches: Contention,
-        share: float | None = None,
-    ) -> None:
+    def step(self, name: str, measured: Measured | str, share: float | None = None) -> None:
         """Store a step of the ladder.
 
         Parameters
@@ -191,8 +185,6 @@ class Results:
             One of `speedups.STEPS`.
         measured : Measured or str
             The speed-up, or a text such as why this machine cannot take the step.
-        *watches : Contention
-            Other work during the measurement (`load.watch`).
         share : float, optional
             The share of the machine's limit that the faster of the two reaches, in percent.
 
@@ -203,7 +195,7 @@ class Results:
         """
         if name not in speedups.STEPS:
             raise LabError(f"there is no step {name!r}: choose from {', '.join(speedups.STEPS)}.")
-        figure = row(name, "", measured, "", *watches)
+        figure = row(name, "", measured, "")
         step = {"text": figure["texts"][2], "numbers": figure["numbers"], "busy": figure["busy"]}
         step["share"] = None if share is None else round(float(share), 1)
         self._store(steps={name: step})
@@ -243,7 +235,7 @@ def _progress(hint: int) -> dict[str, Any]:
     return {"hint": hint, "minute": time.strftime("%Y-%m-%dT%H:%M")}
 
 
-def row(name: str, published: str, measured: Measured | str, limit: str, *watches: Contention) -> dict[str, Any]:
+def row(name: str, published: str, measured: Measured | str, limit: str) -> dict[str, Any]:
     """Return a row of a closing table, as stored.
 
     Parameters
@@ -256,8 +248,6 @@ def row(name: str, published: str, measured: Measured | str, limit: str, *watche
         This machine's figure, or a text, such as a choice of settings.
     limit : str
         The most that the machine could do, or what was predicted; may be an empty string.
-    *watches : Contention
-        Other work during the measurement (`load.watch`).
 
     Returns
     -------
@@ -266,7 +256,7 @@ def row(name: str, published: str, measured: Measured | str, limit: str, *watche
         used the cores; `missing`, whether its section did not run.
     """
     text = str(measured)
-    busy = bool(text) and any(watch.busy for watch in _watches(measured, watches))
+    busy = any(watch.busy for watch in _contention(measured))
     return {
         "texts": [name, published, f"{text} {BUSY_MARK}" if busy else text, limit],
         "numbers": measured.numbers() if isinstance(measured, Measured) else None,
@@ -275,9 +265,9 @@ def row(name: str, published: str, measured: Measured | str, limit: str, *watche
     }
 
 
-def _watches(measured: Measured | str, others: Sequence[Contention]) -> tuple[Contention, ...]:
-    """Return a figure's own records of other work, and further ones."""
-    return (*measured.contention, *others) if isinstance(measured, Measured) else tuple(others)
+def _contention(measured: Measured | str) -> tuple[Contention, ...]:
+    """Return a figure's records of other work on the cores meanwhile."""
+    return measured.contention if isinstance(measured, Measured) else ()
 
 
 def texts(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:

@@ -18,7 +18,8 @@ from labkit_author import sources
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Results("03").step("threads", Measured(1.31, 1.2, 1.4, "×"), share=37.04)
-    Results("02").step("onednn", Measured(4.2, unit="×"), Contention("section 5", share=0.5, busy=True))
+    busy = Contention("section 5", share=0.5, busy=True)
+    Results("02").step("onednn", Measured(4.2, unit="×", contention=(busy,)))
     return tmp_path / "work"
 
 

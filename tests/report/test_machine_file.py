@@ -18,6 +18,7 @@ from labkit.system.load import Contention
 ON = {"cpu": "AMD EPYC", "cores": 2, "memory": "8 GiB", "instruction sets": "AVX2, AVX-512", "software": "numpy 2"}
 TWICE = Measured(2.1, 1.9, 2.3, "×", digits=1)
 BUSY = Contention("section 8", share=0.9, busy=True)
+DISTURBED = Measured(2.1, 1.9, 2.3, "×", digits=1, contention=(BUSY,))
 
 
 def write_results(folder, lab, *rows, **differences):
@@ -64,7 +65,7 @@ def test_the_export_names_no_hosts_and_no_programs(folder):
     [
         ((), {"quick": True}, "lab 03: a small test run"),
         ((), {"table": None}, "lab 03: no closing table yet"),
-        ([("CNN", "", TWICE, "", BUSY), ("more", "", TWICE, "")], {}, "lab 03: disturbed by other work: CNN"),
+        ([("CNN", "", DISTURBED, ""), ("more", "", TWICE, "")], {}, "lab 03: disturbed by other work: CNN"),
         ([("CNN", "", NotMeasured("4"), "")], {}, "lab 03: CNN: not measured (section 4)"),
     ],
 )

@@ -100,7 +100,8 @@ def test_small_runs_and_labs_to_come_are_reported(page):
 def test_figures_of_a_busy_machine_are_marked_and_reported_at_the_top(tmp_path):
     write_results(tmp_path, "02", table=table(("CNN", "", TWICE, ""), notes=["section 1: unknown whether."]))
     assert "they are unreliable" not in Page(render(tmp_path)).text
-    rows = ("CNN", "", "96×", "", BUSY), ("quiet", "", "2×", "")
+    disturbed = Measured(96, unit="×", digits=0, contention=(BUSY,))
+    rows = ("CNN", "", disturbed, ""), ("quiet", "", "2×", "")
     write_results(tmp_path, "09", table=table(*rows, notes=["⚠ section 8: run it <again>."]))
     text = " ".join(Page(render(tmp_path)).text.split())
     before, _, after = text.partition("02 · ")
