@@ -7,22 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import fastjsonschema
-
 from labkit.measure.figures import Measured, Source, summarize
 from labkit.system import files, paths
 from labkit.system.errors import LabError
 
 VARIABLE = "LAB_RECORD"  # the folder for what a lab records, while `lab build --record` runs it
-_LABEL = {key: {"type": "string"} for key in ("machine", "date", "commit")}
-_FIGURE = {"type": "object", "required": ["rounds", "unit", "source"]}
-_check = fastjsonschema.compile(
-    {
-        "type": "object",
-        "properties": _LABEL | {"figures": {"type": "object", "additionalProperties": _FIGURE}},
-        "required": [*_LABEL, "figures", "data"],
-    }
-)
 
 
 class Recording(NamedTuple):
@@ -64,11 +53,11 @@ def recorded(name: str) -> Recording:
     """
     folder = paths.DATA / "recorded"
     try:
-        stored = _check(files.read_json(folder / f"{name}.json"))
+        stored = files.read_json(folder / f"{name}.json")
     except FileNotFoundError as error:
         known = ", ".join(sorted(file.stem for file in folder.glob("*.json"))) or "none"
         raise LabError(f"there is no recording {name!r}, only {known}.") from error
-    except (OSError, ValueError) as error:  # a JsonSchemaValueException is a ValueError
+    except (OSError, ValueError) as error:
         raise LabError(f"data/recorded/{name}.json is damaged: restore it with git.") from error
     figures = {
         name: replace(summarize(of["rounds"], of["unit"], of["source"] and Source(*of["source"])), note="recorded")

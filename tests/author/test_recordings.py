@@ -78,11 +78,10 @@ def test_in_an_ordinary_run_nothing_is_recorded(monkeypatch, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"machine": 1}'])
-def test_a_missing_or_damaged_recording_is_one_clear_line(kit, text):
+def test_a_missing_or_damaged_recording_is_one_clear_line(kit):
     with pytest.raises(LabError, match=r"^there is no recording '42-wires', only none\.$"):
         recorded("42-wires")
     (kit / "recorded").mkdir()
-    (kit / "recorded/42-wires.json").write_text(text)
+    (kit / "recorded/42-wires.json").write_text("{")
     with pytest.raises(LabError, match=r"^data/recorded/42-wires\.json is damaged: restore it with git\.$"):
         recorded("42-wires")
