@@ -56,11 +56,11 @@ class Calls:
     """A check's calls of an answer: how many have returned, and which one is running."""
 
     returned: int = 0
-    running: tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]] | None = None
+    running: tuple[Any, ...] = ()  # the answer and its arguments
 
     def __str__(self) -> str:
         """Return the running call as the student would write it."""
-        return format_call(self.running[0], *self.running[1], **self.running[2]) if self.running else ""
+        return format_call(*self.running) if self.running else ""
 
 
 # The library functions that the notebook had replaced before a check.
@@ -70,7 +70,7 @@ changed_before: ContextVar[set[str]] = ContextVar("changed_before")
 calls: ContextVar[Calls] = ContextVar("calls")
 
 
-def call(answer: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def call(answer: Callable[..., Any], *args: Any) -> Any:
     """Call a student's function with copies of the arguments and return what it returns.
 
     Raises
@@ -78,33 +78,28 @@ def call(answer: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     NotYet
         If it raises or exits, or changes a library or an argument, such as an array, a table or a list.
     """
-    args_copy, kwargs_copy = copied(args), copied(kwargs)
+    args_copy = copied(args)
     output = answer_output.get(io.StringIO())
     output.seek(0)
     output.truncate()
     progress = calls.get(Calls())
-    progress.running = (answer, args, kwargs)
+    progress.running = (answer, *args)
     try:
         # The checker captures output and warnings, not this thread: if abandoned, it would restore the notebook's
         # settings at some later time.
         with np.errstate(all="ignore"):
-            result = answer(*args_copy, **kwargs_copy)
+            result = answer(*args_copy)
     except NotYet:  # from a function that the check passed to the answer
         raise
     except BaseException as error:  # the student's own interrupt reaches the main thread, not this one
-        raise NotYet(f"{failure(error, answer)}. The check called {format_call(answer, *args, **kwargs)}.") from error
+        raise NotYet(f"{failure(error, answer)}. The check called {format_call(answer, *args)}.") from error
     if changed := ", ".join(sorted(changed_libraries() - changed_before.get(set()))):
         refuse(f"{changed} to stay; {_name(answer)} replaced it. Restart the kernel, as later cells use it too")
-    progress.returned, progress.running = progress.returned + 1, None
-    for name, before, after in [
-        *((_parameter_name(answer, index), *pair) for index, pair in enumerate(zip(args, args_copy, strict=True))),
-        *((name, kwargs[name], kwargs_copy[name]) for name in kwargs),
-    ]:
-        expect(
-            _unchanged(before, after),
-            f"{name} to stay unchanged; {_name(answer)} changed it, and later cells use it too",
-            hint=COPY_HINT,
-        )
+    progress.returned, progress.running = progress.returned + 1, ()
+    for index, (before, after) in enumerate(zip(args, args_copy, strict=True)):
+        if not _unchanged(before, after):
+            name = _parameter_name(answer, index)
+            refuse(f"{name} to stay unchanged; {_name(answer)} changed it, and later cells use it too", COPY_HINT)
     return result
 
 
@@ -216,10 +211,9 @@ def _name(answer: Any) -> str:
     return getattr(answer, "__name__", "your answer").replace("<lambda>", "your function")
 
 
-def format_call(answer: Callable[..., Any], *args: Any, **kwargs: Any) -> str:
+def format_call(answer: Callable[..., Any], *args: Any) -> str:
     """Return a call as a student would write it, with long arguments shortened."""
-    shown = [short(arg) for arg in args] + [f"{name}={short(value)}" for name, value in kwargs.items()]
-    return f"{_name(answer)}({', '.join(shown)})"
+    return f"{_name(answer)}({', '.join(map(short, args))})"
 
 
 def _parameter_name(answer: Callable[..., Any], index: int) -> str:
@@ -265,38 +259,36 @@ def remember_lines(filename: str, text: str) -> None:
 # Generated inputs
 
 
-def for_all(decide: Callable[..., object], *, examples: int = MAX_EXAMPLES, **strategies: Any) -> None:
+def for_all(decide: Callable[[Any], object], inputs: Any) -> None:
     """Check generated inputs, the same ones each time; if any fail, report the smallest.
 
     Parameters
     ----------
     decide : callable
-        Takes one input, as keyword arguments named like `strategies`; raises `NotYet` if the answer is wrong for it.
-    examples : int
-        The maximum number of inputs; a slow answer gets fewer.
-    **strategies
-        Hypothesis strategies (https://hypothesis.readthedocs.io), by parameter name.
+        Takes one input; raises `NotYet` if the answer is wrong for it.
+    inputs : Hypothesis strategy
+        The inputs (https://hypothesis.readthedocs.io); a slow answer gets fewer than `MAX_EXAMPLES`.
     """
     import hypothesis  # takes half a second, and only checks need it
 
     cpu_deadline, deadline = math.inf, math.inf
     failed: NotYet | None = None
 
-    def trial(**case: Any) -> None:
+    def trial(case: Any) -> None:
         nonlocal cpu_deadline, deadline, failed
         if cpu_deadline == math.inf:  # Hypothesis itself takes a while to start
             cpu_deadline, deadline = time.thread_time() + CPU_LIMIT_S, time.monotonic() + WALL_LIMIT_S
         if time.thread_time() > cpu_deadline or time.monotonic() > deadline:
             return
         try:
-            decide(**case)
+            decide(case)
         except NotYet as error:
             cpu_deadline = time.thread_time() + CPU_LIMIT_S if failed is None else cpu_deadline
             failed = error  # while Hypothesis shrinks, each failure is smaller than the last
             raise
 
     settings = hypothesis.settings(
-        max_examples=examples,
+        max_examples=MAX_EXAMPLES,
         derandomize=True,
         database=None,
         deadline=None,
@@ -306,7 +298,7 @@ def for_all(decide: Callable[..., object], *, examples: int = MAX_EXAMPLES, **st
         verbosity=hypothesis.Verbosity.quiet,
     )
     try:
-        settings(hypothesis.given(**strategies)(trial))()
+        settings(hypothesis.given(inputs)(trial))()
     except NotYet:
         pass  # reported below, without the notes that Hypothesis adds
     except hypothesis.errors.Flaky:

@@ -125,7 +125,7 @@ class Reference:
         for case in self.examples():
             decide(case)
         if self.more is not None:
-            for_all(lambda args: decide(Case(args)), args=self.more)
+            for_all(lambda args: decide(Case(args)), self.more)
 
     def examples(self) -> list[Case]:
         """Return the fixed cases."""

@@ -134,8 +134,8 @@ def number(value: Any, label: str) -> int | float:
     return simple
 
 
-def integer(value: Any, label: str, int_only: bool = False) -> int:
-    """Return an answer as a Python int; 3.0 counts as one, unless the exercise asks for an `int`.
+def integer(value: Any, label: str) -> int:
+    """Return an answer as a Python int; 3.0 counts as one.
 
     Raises
     ------
@@ -146,7 +146,6 @@ def integer(value: Any, label: str, int_only: bool = False) -> int:
     if isinstance(simple, int):
         return simple
     expect(math.isfinite(simple) and simple == int(simple), f"{label} to be an integer; it is {simple!r}")
-    expect(not int_only, f"{label} to be an int; it is {simple!r}, a float. Does it come from / instead of //?")
     return int(simple)
 
 

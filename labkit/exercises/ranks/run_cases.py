@@ -127,7 +127,7 @@ def main() -> None:
     exercise = next(exercise for exercise in exercises if getattr(exercise, "function", "") == name)
     if not exercise.world:
         tracemalloc.start()  # never stopped, which is unsafe while other threads run
-    report([try_all(exercise, load(script, name)[0], script) for script in scripts])
+    report([try_all(exercise, load(script, name), script) for script in scripts])
 
 
 if __name__ == "__main__":

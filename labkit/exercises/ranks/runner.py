@@ -39,15 +39,14 @@ TRUNCATED_HINT = (
 )
 
 
-def load(script: str, *names: str) -> list[Callable[..., Any]]:
-    """Return functions of a script, which runs as if imported."""
+def load(script: str, name: str) -> Callable[..., Any]:
+    """Return a function of a script, which runs as if imported."""
     with watched(script, line_limit_s=IMPORT_LIMIT_S, total_limit_s=IMPORT_LIMIT_S):
         sys.path[0] = str(Path(script).resolve().parent)  # as if the script were run directly
-        module = runpy.run_path(script, run_name="answer")
-    for name in names:
-        if not callable(module.get(name)):
-            fail(f"There is no {'class' if name[0].isupper() else 'function'} {name} in {Path(script).name}")
-    return [module[name] for name in names]
+        function = runpy.run_path(script, run_name="answer").get(name)
+    if not callable(function):
+        fail(f"There is no function {name} in {Path(script).name}")
+    return function
 
 
 def report(findings: Any) -> None:

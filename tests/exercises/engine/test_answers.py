@@ -24,9 +24,9 @@ def define(text: str, **notebook):
     return next(value for name, value in namespace.items() if name not in notebook and name != "__builtins__")
 
 
-def message_of(answer, *args, **kwargs) -> str:
+def message_of(answer, *args) -> str:
     with pytest.raises(NotYet) as error:
-        call(answer, *args, **kwargs)
+        call(answer, *args)
     return str(error.value)
 
 
@@ -124,13 +124,13 @@ def test_smallest_wrong_input_is_reported():
         expect_equal(n if n < 37 else n + 1, n, f"f({n})")
 
     with pytest.raises(NotYet, match=r"f\(37\) to be 37; it is 38"):
-        for_all(decide, n=st.integers(0, 10**6))
+        for_all(decide, st.integers(0, 10**6))
 
 
 def test_generated_inputs_are_the_same_each_time():
     runs = [[], []]
     for inputs in runs:
-        for_all(lambda n, inputs=inputs: inputs.append(n), n=st.integers(0, 10**9), examples=20)
+        for_all(inputs.append, st.integers(0, 10**9))
     assert runs[0] == runs[1]
 
 
@@ -142,7 +142,7 @@ def test_answer_that_is_sometimes_wrong_is_not_yet():
         expect_equal(len(calls) % 7 == 0, False, "it")
 
     with pytest.raises(NotYet):
-        for_all(decide, n=st.integers())
+        for_all(decide, st.integers())
 
 
 def test_error_in_the_check_is_not_blamed_on_the_answer():
@@ -150,7 +150,7 @@ def test_error_in_the_check_is_not_blamed_on_the_answer():
         raise KeyError(n)
 
     with pytest.raises(KeyError):
-        for_all(decide, n=st.integers())
+        for_all(decide, st.integers())
 
 
 def test_stack_of_mpich_is_not_quoted_when_it_aborts(monkeypatch):

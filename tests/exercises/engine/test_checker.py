@@ -141,7 +141,7 @@ def test_hint_for_the_mistake_comes_first_and_once_then_the_others_in_order(
         result = call(answer, 3)
         expect(result is not None, "a number", hint="Is a return missing?")
         expect(result < 9, "less", hint="twice")
-        for_all(lambda x: expect(call(answer, x) > 0, "more", hint="Is there a minus?"), x=st.just(3))
+        for_all(lambda x: expect(call(answer, x) > 0, "more", hint="Is there a minus?"), st.just(3))
 
     lab.checks[1] = Check(doubles, ("think", "twice", "thrice", "2 * x"))
 

@@ -12,7 +12,7 @@ from labkit.exercises.engine.outcomes import NotYet
 PROBE = """
 import sys
 from labkit.exercises.ranks.runner import load, report, watched
-(answer,) = load(sys.argv[1], "answer")
+answer = load(sys.argv[1], "answer")
 with watched(sys.argv[1], "in the test", line_limit_s=0.5, total_limit_s=1.0):
     result = answer()
 report({"result": result})
