@@ -37,29 +37,14 @@ class Run:
     ----------
     lines : tuple of tuple of str
         The lines on stdout and stderr of each rank.
-    seconds : float
-        The duration of mpirun.
-    threads : int
-        Threads per rank.
-    bound : bool
-        Whether each rank had cores to itself, also not shared with other runs on this machine.
-    warning : str
-        The reason why this run's figures may be worse than the machine allows, such as too few free cores, or empty.
     others : load.Contention
         Other work on the ranks' cores meanwhile.
-    network : str
-        The testbed that they ran on, with its measured rate; empty without one.
     cpus : tuple of int
         All CPUs that ranks were bound to; empty if they were not bound.
     """
 
     lines: tuple[tuple[str, ...], ...]
-    seconds: float = 0.0
-    threads: int = 1
-    bound: bool = True
-    warning: str = ""
     others: load.Contention = field(default_factory=load.Contention)
-    network: str = ""
     cpus: tuple[int, ...] = ()
 
 
@@ -121,25 +106,25 @@ def run_ranks(
         until_over.enter_context(cores.reserve())
         testbed = _testbed(n, network, until_over)
         planned = _plan(n, os.path.relpath(path, folder), args, threads, env, testbed, folder, until_over)
-        network_line = str(testbed or "")  # the first call measures the wires
         pipes = until_over.enter_context(files.temporary_folder())
         library = loopback.library(pipes) if planned.local and not testbed else None
         is_open = planned.local and not testbed and not library and is_new(loopback.OPEN_PORT_WARNING)
         warning = "\n".join(filter(None, [planned.warning, loopback.OPEN_PORT_WARNING * is_open]))
         if show:
             command = planned.command if is_new(planned.options) else planned.short_command
+            network_line = str(testbed or "")  # the first call measures the wires
             print("\n".join(filter(None, [command, network_line, warning])), flush=True)
         mpirun = MpiRun(n, pipes, show)
         in_time, others = _launch(planned, testbed, folder, mpirun, library, timeout)
-    remarks, seconds = mpirun.remarks(), mpirun.elapsed()
+    remarks = mpirun.remarks()
     if not in_time:
-        raise timeout_error(timeout, mpirun.ranks, seconds, remarks)
+        raise timeout_error(timeout, mpirun.ranks, mpirun.elapsed(), remarks)
     if error := first_failure(mpirun.ranks, mpirun.abort_status(), remarks):
         raise error
     if show and remarks:
         print("\n".join(quote_mpirun(remarks)), flush=True)
     lines = tuple(tuple(rank.lines) for rank in mpirun.ranks)
-    return Run(lines, seconds, planned.threads, planned.bound, warning, others, network_line, planned.cpus)
+    return Run(lines, others, planned.cpus)
 
 
 def placement(runs: Iterable[Run]) -> str:

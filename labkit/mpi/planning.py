@@ -53,8 +53,6 @@ class Plan:
     env: Mapping[str, str]  # further variables, not needed when typing the command
     cpus: tuple[int, ...]  # the CPUs that ranks are bound to
     local: bool  # whether mpirun and all ranks are on this machine, or on one node of a testbed
-    threads: int  # threads per rank
-    bound: bool  # whether each rank gets its own cores
     warning: str  # the line to print if there are too few cores, or empty
 
     @property
@@ -202,8 +200,6 @@ def plan(
         },
         cpus=tuple(sorted(cpus)),
         local=reach.local,
-        threads=threads,
-        bound=bound,
         warning=warning,
     )
 

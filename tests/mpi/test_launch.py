@@ -230,7 +230,6 @@ class TestListeners:
         name = script("print('hello')")
         runs = [run_ranks(1, name, threads=1) for _ in range(2)]
         assert [run.lines for run in runs] == [(("hello",),)] * 2
-        assert [run.warning for run in runs] == [loopback.OPEN_PORT_WARNING, ""]
         assert capsys.readouterr().out.count(loopback.OPEN_PORT_WARNING) == 1
 
 
@@ -254,7 +253,7 @@ class TestSharing:
         if host.usable_cores < 2:
             pytest.skip("RANKS BOUND TO CORES NOT TESTED HERE: that needs 2 cores")
         run = run_ranks(2, script(self.AFFINITY), threads=1)
-        expected = [list(cpus) for cpus in shares(host, 2, 1)] if run.bound else [list(host.cpus)] * 2
+        expected = [list(cpus) for cpus in shares(host, 2, 1)] if run.cpus else [list(host.cpus)] * 2
         assert run.lines == tuple((f"{cpus} 1",) for cpus in expected)
 
     def test_a_restricted_process_keeps_its_ranks_inside(self, script):
@@ -287,11 +286,10 @@ class TestSharing:
             last = run_ranks(1, quick, threads=1)
             Path("go").touch()
         assert sorted(path.read_text() for path in files) == sorted(str(list(core)) for core in host.cores)
-        assert all(run.result().bound and not run.result().warning for run in runs)
-        assert (last.bound, last.lines) == (False, ((f"{list(host.cpus)} 1",),))
-        assert f"other runs have {count} of {count} cores" in last.warning
-        assert last.warning in capsys.readouterr().out.splitlines()
-        assert run_ranks(1, quick, threads=1, show=False).bound
+        assert all(run.result().cpus for run in runs)
+        assert (last.cpus, last.lines) == ((), ((f"{list(host.cpus)} 1",),))
+        assert f"other runs have {count} of {count} cores" in capsys.readouterr().out
+        assert run_ranks(1, quick, threads=1, show=False).cpus
 
 
 MPI4PY = """
@@ -379,9 +377,10 @@ class TestEnd:
             subprocess.Popen(["sleep", "1000"], start_new_session=True)
             print("done")
         """)
+        began = time.monotonic()
         run = run_ranks(2, name, timeout=60)
         assert run.lines == (("done",), ("done",))
-        assert run.seconds < 30
+        assert time.monotonic() - began < 30
 
 
 @pytest.mark.parametrize(
