@@ -67,7 +67,7 @@ class BenchConfig:
         excluded = {"config", "rounds", *without}  # the first two describe a comparison
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return [
-            f"--{name}={value}"
+            f"--{name}" if value is True else f"--{name}={value}"
             for name, value in values.items()
             if name not in excluded and value != getattr(BenchConfig, name)
         ]

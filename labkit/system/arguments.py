@@ -21,13 +21,12 @@ class Flag(NamedTuple):
     ----------
     help : str
         What the field means.
-    min, max : float, optional
-        Its bounds.
+    min : float, optional
+        Its lower bound.
     choices : tuple of str
         Its values, if its type doesn't list them.
     """
 
     help: str
     min: float | None = None
-    max: float | None = None
     choices: tuple[str, ...] = ()

@@ -8,29 +8,11 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
 import typer
-import typer.core
 
 from labkit.system.errors import LabError
 
 T = TypeVar("T")
 METAVARS = {bool: "", int: "N", float: "X", str: "TEXT", Path: "PATH"}
-_TRUTH = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
-
-
-class Command(typer.core.TyperCommand):
-    """A command whose switches are `--name`, `--name=true` or `--name=false`."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments, with switches in Typer's form: no flag at all is false."""
-        switches = {option.opts[0] for option in self.params if getattr(option, "is_flag", 0)}
-        plain: list[str] = []
-        for arg in args:
-            name, _, value = arg.partition("=")
-            if name not in switches or value.lower() not in _TRUTH:
-                plain.append(arg)
-            else:
-                plain = [other for other in plain if other != name] + [name] * _TRUTH[value.lower()]
-        return super().parse_args(ctx, plain)
 
 
 def takes(config: type[T]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -70,21 +52,20 @@ def _option(name: str, annotation: Any) -> Any:
     if flag.choices:
         kind = Literal[flag.choices]
     kinds = [kind, *get_args(kind)]
-    switch = bool in kinds
+    switch = kind is bool
     choices = [choice for literal in kinds if get_origin(literal) is Literal for choice in get_args(literal)]
     option = typer.Option(
         f"--{name}",
         help=f"{flag.help} ({', '.join(choices)})" if choices else flag.help,
         min=flag.min,
-        max=flag.max,
         metavar=next((METAVARS[known] for known in kinds if known in METAVARS), "NAME"),
         show_default=not switch,
     )
     return Annotated[kind, option]
 
 
-def parse(config: type[T], args: Sequence[str], program: str, **texts: str) -> T:
-    """Return the configuration that a program's arguments describe; `--help`, with the `texts`, exits.
+def parse(config: type[T], args: Sequence[str], program: str) -> T:
+    """Return the configuration that a program's arguments describe; `--help` exits.
 
     Raises
     ------
@@ -92,7 +73,7 @@ def parse(config: type[T], args: Sequence[str], program: str, **texts: str) -> T
         When a flag is unknown, or has an impossible value.
     """
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown")
-    app.command(cls=Command, **texts)(takes(config)(lambda parsed: parsed))  # type: ignore[arg-type]
+    app.command()(takes(config)(lambda parsed: parsed))
     try:
         parsed = app(list(args), prog_name=program, standalone_mode=False)
     except typer.TyperException as error:
@@ -102,10 +83,10 @@ def parse(config: type[T], args: Sequence[str], program: str, **texts: str) -> T
     return parsed
 
 
-def run(function: Callable[[T], int | None], config: type[T], module: str, **texts: str) -> NoReturn:
+def run(function: Callable[[T], int | None], config: type[T], module: str) -> NoReturn:
     """Run `python -m MODULE` with its flags; errors that users can fix are one line, with exit code 2."""
     try:
-        status = function(parse(config, sys.argv[1:], f"python -m {module}", **texts))
+        status = function(parse(config, sys.argv[1:], f"python -m {module}"))
     except LabError as error:
         print(f"lab: {error}", file=sys.stderr)
         raise SystemExit(2) from error

@@ -29,13 +29,13 @@ def test_invalid_flags_are_one_line_errors(args, message):
 
 
 def test_a_configuration_survives_a_round_trip_through_flags(tmp_path):
-    config = parse(["--model=mnist", "--xla_compile", "--use_fp16=true", f"--json={tmp_path}/x"])
+    config = parse(["--model=mnist", "--xla_compile", "--use_fp16", f"--json={tmp_path}/x"])
     again = parse(config.as_flags())
     assert again == config
     assert config.as_flags(without=("json",)) == [
         "--model=mnist",
-        "--use_fp16=True",
-        "--xla_compile=True",
+        "--use_fp16",
+        "--xla_compile",
     ]
 
 

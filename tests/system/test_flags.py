@@ -11,14 +11,14 @@ from labkit.system.arguments import Flag
 @dataclass(frozen=True)
 class Config:
     count: Annotated[int, Flag("how many", min=1)] = 2
-    share: Annotated[float, Flag("of all", min=0, max=1)] = 0.5
+    share: Annotated[float, Flag("of all", min=0)] = 0.5
     kind: Annotated[Literal["a", "b"], Flag("the kind")] = "a"
     colour: Annotated[str, Flag("the colour", choices=("red", "blue"))] = "red"
     fast: Annotated[bool, Flag("as fast as can be")] = False
 
 
 def parse(*args):
-    return flags.parse(Config, args, "./lab try", help="Try it.", epilog="Example: `./lab try`")
+    return flags.parse(Config, args, "./lab try")
 
 
 def test_flags_that_are_not_set_have_their_defaults():
@@ -26,11 +26,8 @@ def test_flags_that_are_not_set_have_their_defaults():
     assert parse("--count=3", "--share", "0.25", "--kind=b") == Config(count=3, share=0.25, kind="b")
 
 
-def test_a_switch_can_be_turned_on_and_off_in_every_notation():
-    for on in (["--fast"], ["--fast=True"], ["--fast=yes"], ["--fast=no", "--fast=1"]):
-        assert parse(*on).fast is True
-    for off in (["--fast=FALSE"], ["--fast", "--fast=0"]):
-        assert parse(*off).fast is False
+def test_a_switch_is_off_unless_it_is_given():
+    assert (parse().fast, parse("--fast").fast) == (False, True)
 
 
 @pytest.mark.parametrize(
@@ -38,11 +35,10 @@ def test_a_switch_can_be_turned_on_and_off_in_every_notation():
     [
         ("--count=0", "Invalid value for '--count': Input should be greater than or equal to 1."),
         ("--count=1.5", "Invalid value for '--count': Input should be a valid integer"),
-        ("--share=2", "Invalid value for '--share': Input should be less than or equal to 1."),
         ("--share=nan", "Invalid value for '--share': Input should be"),
         ("--kind=c", "'c' is not one of 'a', 'b'."),
         ("--colour=green", "'green' is not one of 'red', 'blue'."),
-        ("--fast=maybe", "Option '--fast' does not take a value."),
+        ("--fast=true", "Option '--fast' does not take a value."),
         ("--cou=3", "No such option: --cou"),  # no abbreviations
         ("more", "unexpected extra argument"),
     ],
@@ -50,14 +46,13 @@ def test_a_switch_can_be_turned_on_and_off_in_every_notation():
 def test_invalid_values_are_one_line_errors_that_point_to_help(arg, message):
     error = error_of(parse, arg)
     assert message in error
-    assert arg == "--fast=maybe" or error.endswith(" See ./lab try --help.")
+    assert arg == "--fast=true" or error.endswith(" See ./lab try --help.")
 
 
-def test_help_lists_flags_and_choices_with_an_example(capsys, monkeypatch):
+def test_help_lists_flags_and_choices(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
     with pytest.raises(SystemExit) as ended:
         parse("--help")
     text = " ".join(capsys.readouterr().out.split())
     assert not ended.value.code
     assert "--colour NAME the colour (red, blue)" in text
-    assert "Example: ./lab try" in text
