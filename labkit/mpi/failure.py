@@ -17,14 +17,8 @@ class RankError(LabError):
     ----------
     rank : int or None
         The rank that failed first; None if unknown, or after a timeout.
-    status : int or None
-        Its exit status; None if a signal killed it, or if unknown.
-    signal : signal.Signals or None
-        The signal that killed it.
     lines : tuple of str
         The last lines it printed; after a timeout, the state of each rank in a line.
-    mpi : tuple of str
-        The last lines of MPI libraries on the ranks, such as `[0] MPI: …`.
     """
 
     def __init__(
@@ -32,14 +26,10 @@ class RankError(LabError):
         message: str,
         lines: tuple[str, ...],
         rank: int | None = None,
-        code: int | None = None,
         mpi: tuple[str, ...] = (),
     ) -> None:
-        mpi = mpi[-QUOTED_LINES:]
-        super().__init__("\n  ".join([message, *(line[:500] for line in (*lines, *mpi))]))
-        self.lines, self.rank, self.mpi = lines, rank, mpi
-        self.status = code if code is not None and code >= 0 else None
-        self.signal = signal.Signals(-code) if code is not None and code < 0 else None
+        super().__init__("\n  ".join([message, *(line[:500] for line in (*lines, *mpi[-QUOTED_LINES:]))]))
+        self.lines, self.rank = lines, rank
 
 
 def first_failure(ranks: list[Rank], abort_status: int | None, remarks: tuple[str, ...]) -> RankError | None:
@@ -55,7 +45,7 @@ def first_failure(ranks: list[Rank], abort_status: int | None, remarks: tuple[st
     if culprit is None and abort_status is not None and not any(rank.exit_code for rank in failed):
         lines = tuple(f"rank {rank.number}: {rank.lines[-1]}" for rank in ranks if rank.lines)
         text = f"A rank called MPI_Abort with exit status {abort_status}. The last line of each:"
-        return RankError(text, lines, code=abort_status, mpi=quote_mpi(ranks))
+        return RankError(text, lines, mpi=quote_mpi(ranks))
     return _rank_error(culprit or failed[0], ranks)
 
 
@@ -84,7 +74,7 @@ def _rank_error(rank: Rank, ranks: list[Rank]) -> RankError:
     lines = tuple(rank.lines[-QUOTED_LINES:])
     last = "Its last lines:" if lines else "It had printed nothing."
     text = f"Rank {rank.number} {how}{when}; all were ended. {last}"
-    return RankError(text, lines, rank.number, code, quote_mpi(ranks))
+    return RankError(text, lines, rank.number, quote_mpi(ranks))
 
 
 def timeout_error(timeout: float, ranks: list[Rank], now: float, remarks: tuple[str, ...]) -> RankError:

@@ -177,7 +177,6 @@ class TestOutput:
         messages = [line for line in shown if line.startswith("[0] MPI: [")]
         assert any("UCX  INFO  Version" in line for line in messages)
         assert [line for line in shown if "UCX  " in line] == messages
-        assert error.mpi == tuple(messages[-len(error.mpi) :])
         assert messages[-1] in str(error)
 
 
@@ -326,7 +325,7 @@ class TestFaults:
         error = failure(3, script(body.format(fault=fault)), timeout=60)
         late = time.monotonic() - float(next(line for line in error.lines if line[:1].isdigit()))
         assert late < MAX_DELAY_S
-        assert (error.rank, error.status, error.signal) == (1, status, killed_by)
+        assert error.rank == 1
         assert str(error).startswith("Rank 1 ")
         assert (killed_by.name if killed_by else f"exit status {status}") in str(error)
         assert all(line in str(error) for line in error.lines)
@@ -341,7 +340,7 @@ class TestFaults:
 
     def test_mpi_abort(self, script):
         error = failure(3, script(MPI4PY.format(fault="MPI.COMM_WORLD.Abort(7)")), timeout=60)
-        assert error.status == 7
+        assert "exit status 7" in str(error)
         assert error.rank in (1, None)  # mpirun may end everything before it passes on the rank's output
 
 
@@ -384,26 +383,27 @@ class TestEnd:
 
 
 @pytest.mark.parametrize(
-    ("ranks", "rank", "status", "killed_by"),
+    ("ranks", "rank", "how"),
     [
         # The first report counts.
-        (({"exit_code": 1, "ended_at": 2.0}, {"exit_code": 3, "ended_at": 1.5}), 1, 3, None),
+        (({"exit_code": 1, "ended_at": 2.0}, {"exit_code": 3, "ended_at": 1.5}), 1, "exit status 3"),
         # A rank that failed to reach a dying one, or crashed as another was killed, is not blamed.
-        (({"exit_code": 15, "ended_at": 1.0}, {"exit_code": -9, "ended_at": 1.1}), 1, None, signal.SIGKILL),
-        (({"exit_code": -11, "ended_at": 1.0}, {"exit_code": -9, "ended_at": 1.1}), 1, None, signal.SIGKILL),
+        (({"exit_code": 15, "ended_at": 1.0}, {"exit_code": -9, "ended_at": 1.1}), 1, "SIGKILL"),
+        (({"exit_code": -11, "ended_at": 1.0}, {"exit_code": -9, "ended_at": 1.1}), 1, "SIGKILL"),
         # A rank that gave up is blamed, not the ones that were killed for it long afterwards.
-        (({"exit_code": 15, "ended_at": 1.0}, {"exit_code": -9, "ended_at": 4.0}), 0, 15, None),
+        (({"exit_code": 15, "ended_at": 1.0}, {"exit_code": -9, "ended_at": 4.0}), 0, "exit status 15"),
         # On another node, a rank may end without a report.
-        (({"exit_code": 0, "ended_at": 9.0}, {"local": False}), 1, None, None),
+        (({"exit_code": 0, "ended_at": 9.0}, {"local": False}), 1, "without a message"),
         # A crash after the script.
-        (({"exit_code": 0, "ended_at": 1.2}, {"exit_code": -11, "finished_at": 1.0}), 1, None, signal.SIGSEGV),
+        (({"exit_code": 0, "ended_at": 1.2}, {"exit_code": -11, "finished_at": 1.0}), 1, "SIGSEGV"),
     ],
 )
-def test_who_failed_first(ranks, rank, status, killed_by):
+def test_who_failed_first(ranks, rank, how):
     """The verdict on synthetic exits, for cases that are rare in real runs."""
     ranks = [Rank(number, **{"started": True, "local": True, **known}) for number, known in enumerate(ranks)]
     error = first_failure(ranks, None, ())
-    assert (error.rank, error.status, error.signal) == (rank, status, killed_by)
+    assert error.rank == rank
+    assert how in str(error)
 
 
 def test_a_rank_that_mpirun_killed_after_its_script_did_not_fail():
@@ -559,5 +559,5 @@ class TestNetwork:
     def test_a_rank_that_is_killed_on_its_node(self, script, wires):
         body = MPI4PY.format(fault="os.kill(os.getpid(), signal.SIGKILL)")
         error = failure(4, script(body), network=wires, timeout=60)
-        assert (error.rank, error.signal) == (1, signal.SIGKILL)
+        assert str(error).startswith("Rank 1 was killed by SIGKILL")
         assert run_ranks(2, script("print(1)"), network=wires, timeout=60).lines == (("1",), ("1",))
