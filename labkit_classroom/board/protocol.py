@@ -24,8 +24,6 @@ TEXT_LETTERS = 300  # of a text from the board that is printed or goes into a re
 CODE_LETTERS = "23456789ABCDEFGHJKMNPQRSTUVWXYZ"  # no look-alikes
 CODE_LENGTH = 6
 ANSWER_HEADER = "Board-Protocol"  # on every response: a server that does not send it is not a board
-# Instruction sets that the wall distinguishes; the last one also covers all others.
-ISA = ("AMX", "AVX-512", "NEON", "AVX2")
 
 Schema = dict[str, Any]
 Validator = Callable[[Any], Any]  # a compiled schema: raises JsonSchemaValueException if a message does not fit
@@ -67,7 +65,6 @@ _VALUE = _or_null(
     {"type": "string", "minLength": 1, "maxLength": CHOICE_LETTERS},
 )
 _GUESS = _object(lab=_LAB, number=_NUMBER, guess=_VALUE, here=_VALUE)
-_MACHINE = _object(cores={"type": "integer", "minimum": 1, "maximum": 100_000}, isa={"enum": list(ISA)})
 _DOCTOR = _list(
     _object(lab=_NAME, status={"enum": ["ok", "warn", "fail"]}, because=_list(_NAME, max_items=30)), max_items=30
 )
@@ -83,7 +80,6 @@ STATE = fastjsonschema.compile(
         exercises=_list(_VERDICT, max_items=MAX_VERDICTS),
         opened=_or_null(_OPENED),
         guesses=_list(_GUESS, max_items=MAX_GUESSES),
-        machine=_MACHINE,
         doctor=_or_null(_DOCTOR),
     )
 )
@@ -119,7 +115,6 @@ MEMBERSHIP = fastjsonschema.compile(
         code=_TEXT,
         seat=_TEXT,
         token=_TOKEN,
-        machine=_MACHINE,
         doctor=_or_null(_DOCTOR),
         ca=_TEXT,
     )

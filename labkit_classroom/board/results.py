@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from labkit.exercises.catalogue import LabInfo, Question
 from labkit.measure.figures import with_unit
-from labkit_classroom.board.protocol import FEW, ISA
+from labkit_classroom.board.protocol import FEW
 from labkit_classroom.board.store import Seat
 from labkit_classroom.board.timetable import Plan
 
@@ -29,7 +29,6 @@ class Answer(NamedTuple):
 
     guess: Value | None
     here: Value | None  # its machine's result
-    machine: Mapping[str, Any]  # its cores and instruction set
 
 
 class Results:
@@ -43,7 +42,7 @@ class Results:
             for place, sent in guesses.items():
                 if question := by_place.get(place):
                     guess, here = (_accepted(sent[key], question) for key in ("guess", "here"))
-                    self._answers[question].append(Answer(guess, here, seat.state["machine"]))
+                    self._answers[question].append(Answer(guess, here))
 
     def measured(self) -> list[dict[str, Any]]:
         """Return the results that may be shown, by question.
@@ -53,7 +52,7 @@ class Results:
         Returns
         -------
         list of dict
-            `lab`, `number`, `question`, `unit`; `summary`, a text; `groups`, by type of machine, empty for choices;
+            `lab`, `number`, `question`, `unit`; `summary`, a text; `values` in ascending order, empty for choices;
             `pairs`, each guess with its result, in ascending order, for questions that ask for it.
         """
         return [
@@ -63,7 +62,7 @@ class Results:
                 "question": question.text,
                 "unit": question.unit,
                 "summary": _summary(question, results),
-                "groups": [] if question.choices else _groups(answers),
+                "values": [] if question.choices else sorted(results),
                 "pairs": _pairs(answers) if question.pairs else [],
             }
             for question, answers in self._answers.items()
@@ -123,50 +122,6 @@ def _pairs(answers: Iterable[Answer]) -> list[tuple[Any, Any]]:
     """Return the guesses with their results; none if fewer than `FEW` people have both."""
     pairs = [(answer.guess, answer.here) for answer in answers if None not in (answer.guess, answer.here)]
     return sorted(pairs) if len(pairs) >= FEW else []
-
-
-def _groups(answers: Iterable[Answer]) -> list[dict[str, Any]]:
-    """Return the results by type of machine; types with fewer than `FEW` are merged.
-
-    Machines with the same instruction set are merged with those of similar size, and rare instruction sets with each
-    other, or with the smallest group. Each group has `cores` (minimum and maximum), a list `isa`, and `values` in
-    ascending order.
-    """
-    groups: list[list[Answer]] = []
-    rest: list[Answer] = []
-    for isa in ISA:
-        matches = [answer for answer in answers if answer.here is not None and answer.machine["isa"] == isa]
-        if len(matches) < FEW:
-            rest += matches
-        else:
-            groups += _by_cores(matches)
-    if len(rest) < FEW and groups:
-        min(groups, key=len).extend(rest)
-    else:
-        groups += _by_cores(rest)
-    rows = [
-        {
-            "cores": [pick(answer.machine["cores"] for answer in group) for pick in (min, max)],
-            "isa": [isa for isa in ISA if any(answer.machine["isa"] == isa for answer in group)],
-            "values": sorted(answer.here for answer in group),
-        }
-        for group in groups
-    ]
-    return sorted(rows, key=lambda row: row["cores"])
-
-
-def _by_cores(answers: Iterable[Answer]) -> list[list[Answer]]:
-    """Return groups of `FEW` or more machines; machines with the same number of cores stay together."""
-    groups: list[list[Answer]] = []
-    ordered = sorted(answers, key=lambda answer: answer.machine["cores"])
-    for _, same in itertools.groupby(ordered, key=lambda answer: answer.machine["cores"]):
-        if not groups or len(groups[-1]) >= FEW:
-            groups.append([])
-        groups[-1] += same
-    if len(groups) > 1 and len(groups[-1]) < FEW:
-        last = groups.pop()
-        groups[-1] += last
-    return groups
 
 
 def _choice_bars(question: Question, guesses: Sequence[Any], results: Sequence[Any]) -> list[dict[str, Any]]:

@@ -16,7 +16,6 @@ import urllib3
 from labkit.display.results import NOT_ATTEMPTED, find_problem, read
 from labkit.exercises.classroom_link import MEMBERSHIP, OPENED
 from labkit.system import files, paths
-from labkit.system.cores import usable_machine
 from labkit.system.errors import LabError, first_cause
 from labkit_classroom.board import protocol
 
@@ -24,9 +23,9 @@ RESULTS = "results-[0-9][0-9].json"  # in work/, written by the labs
 CONNECT_S, ANSWER_S = 3.0, 9.0  # to connect, and between two parts of a response
 SENT = (
     "This is sent: your seat's name; for each exercise you checked, its verdict, hints and minute; the lab you opened "
-    "last; your guesses, and your machine's results for them; its cores and instruction set; a raised hand; and, with "
-    "--check, the doctor's verdict. Nothing else. The board knows which seat measured a result, but shows results "
-    "without seats, and only for five machines or more."
+    "last; your guesses, and your machine's results for them; a raised hand; and, with --check, the doctor's verdict. "
+    "Nothing else. The board knows which seat measured a result, but shows results without seats, and only for five "
+    "machines or more."
 )
 
 
@@ -91,7 +90,7 @@ def join(
         )
         start_sender(folder)
         return
-    member |= {"machine": _machine(), "doctor": _doctor() if check else None}
+    member["doctor"] = _doctor() if check else None
     name = protocol.visible(seat, protocol.SEAT_LETTERS)
     answer = ask("POST", member, "/api/seats", {"code": code, "seat": name})
     if answer.status != 201:
@@ -138,13 +137,11 @@ def leave(folder: Path | None = None) -> None:
     print("You have left, and the board has deleted everything about your seat.")
 
 
-def hand(lab: str = "", exercise: int = 0, folder: Path | None = None) -> None:
-    """Raise your hand, or lower it if it is up; the instructor sees which exercise you are on.
+def hand(folder: Path | None = None) -> None:
+    """Raise your hand, or lower it if it is up; the instructor sees which exercise you checked last.
 
     Parameters
     ----------
-    lab, exercise
-        Where you need help; by default, the exercise you checked last.
     folder : Path, optional
         The folder with your labs; by default, the current one.
     """
@@ -158,9 +155,7 @@ def hand(lab: str = "", exercise: int = 0, folder: Path | None = None) -> None:
         key=lambda entry: (entry["minute"], entry["lab"], entry["exercise"]),
         default={"lab": "00", "exercise": 1},
     )
-    place = {"lab": lab or last["lab"], "exercise": exercise or last["exercise"]}
-    if not protocol.fits(place, protocol.HAND):
-        raise LabError("name a lab and an exercise, such as hand('07', 2).")
+    place = {"lab": last["lab"], "exercise": last["exercise"]}
     answer = ask("PUT", member, "/api/seat/hand", place)
     if answer.status != 200:
         raise LabError(f"the board refused: {answer.error}.")
@@ -211,7 +206,6 @@ def state(folder: Path, member: dict[str, Any]) -> dict[str, Any]:
         "exercises": _exercises(folder),
         "opened": _opened(folder),
         "guesses": _guesses(folder),
-        "machine": member["machine"],
         "doctor": member["doctor"],
     }
 
@@ -292,13 +286,6 @@ def ask(method: str, member: dict[str, Any], path: str, message: object = None) 
 
 def _not_a_board(address: str) -> LabError:
     return LabError(f"the server at {address} is not a board. Is the address right, including its port?")
-
-
-def _machine() -> dict[str, Any]:
-    """Return this machine's cores and instruction set, by which the wall groups machines."""
-    machine = usable_machine()
-    isa = next((name for name in protocol.ISA if name in machine.isa), protocol.ISA[-1])
-    return {"cores": machine.usable_cores, "isa": isa}
 
 
 def _doctor() -> list[dict[str, Any]]:

@@ -19,12 +19,12 @@ from typing import Any
 from labkit.system.errors import LabError
 from labkit_classroom.board import protocol
 
-FORMAT = 4  # the table's version
+FORMAT = 5  # the table's version
 ROOM = "room"  # key of the room's settings; other keys are seat numbers
 
 
 def _empty() -> dict[str, Any]:
-    return {"exercises": [], "opened": None, "guesses": [], "machine": None, "doctor": None}
+    return {"exercises": [], "opened": None, "guesses": [], "doctor": None}
 
 
 @dataclass(frozen=True)

@@ -33,8 +33,7 @@ LABS = (
     lab("07_horovod_mnist", "07 · Horovod", "Shards", "A `rate`", "The script", question=QUESTIONS[1]),
 )
 HEADERS = {"Content-Type": "application/json"}
-LAPTOP = {"cores": 2, "isa": "AVX2"}
-EMPTY = {"exercises": [], "opened": None, "guesses": [], "machine": LAPTOP, "doctor": None}
+EMPTY = {"exercises": [], "opened": None, "guesses": [], "doctor": None}
 
 
 class Board:

@@ -1,15 +1,7 @@
-// The room's results for the chosen question: a plot of all machines, and a table.
+// The room's results for the chosen question: a plot of all machines, and a list.
 import { element, fill } from "/board.js";
 
 const SPACE = "http://www.w3.org/2000/svg";
-// Types of machine by instruction set, distinguished by shape as well as colour: CSS class, outline around 0, 0.
-const KINDS = {
-  AMX: ["amx", "M0,-1.1 L1.05,0.8 L-1.05,0.8 Z"],
-  "AVX-512": ["avx512", "M-0.9,0 A0.9,0.9 0 1,0 0.9,0 A0.9,0.9 0 1,0 -0.9,0 Z"],
-  NEON: ["neon", "M-1,-0.35 H-0.35 V-1 H0.35 V-0.35 H1 V0.35 H0.35 V1 H-0.35 V0.35 H-1 Z"],
-  AVX2: ["avx2", "M-0.8,-0.8 H0.8 V0.8 H-0.8 Z"],
-  mixed: ["mixed", "M0,-1.15 L1.15,0 L0,1.15 L-1.15,0 Z"],
-};
 const UNITS = { "×": "times (×)", "%": "per cent (%)" }; // axis labels, if not the unit itself
 const LEVEL = { "×": 1, "%": 100 }; // no gain, no loss
 const FAR = 9; // values further out than this multiple of the bulk's spread are not drawn
@@ -27,14 +19,6 @@ function format(value) {
   const size = Math.abs(value);
   if (size && (size < 0.01 || size >= 1e6)) return value.toExponential(1);
   return value.toLocaleString("en", { maximumSignificantDigits: size >= 1000 ? 4 : 3 });
-}
-
-function kindOf({ isa }) {
-  return isa.length === 1 ? isa[0] : "mixed";
-}
-
-function coresOf({ cores: [low, high] }) {
-  return low === high ? `${low}` : `${low}–${high}`;
 }
 
 /** Return an axis's ticks: about five round values between two limits. */
@@ -65,30 +49,27 @@ function range(values, level) {
 }
 
 /** Draw a mark for each person, and the line on which the guess and the result are equal. */
-function drawPairs(picture, { pairs, least, most, left, right, bottom, em, y, text }) {
+function drawPairs(picture, { pairs, least, most, left, right, bottom, em, y, text, mark }) {
   const x = (value) => left + ((right - left) * (value - least)) / (most - least);
   for (const value of ticks(least, most)) text({ x: x(value), y: bottom + 1.4 * em, "text-anchor": "middle" }, format(value));
   picture.append(svg("line", { class: "level", x1: x(least), y1: y(least), x2: x(most), y2: y(most) }));
-  for (const [guess, here] of pairs) {
-    const place = `translate(${x(guess)} ${y(here)}) scale(${0.38 * em})`;
-    picture.append(svg("path", { class: "point avx512", d: KINDS["AVX-512"][1], transform: place }));
-  }
+  for (const [guess, here] of pairs) mark(x(guess), y(here));
 }
 
 function draw() {
-  const { lab, question, unit, summary, groups, pairs } = choices.get(chosen);
+  const { lab, question, unit, summary, values, pairs } = choices.get(chosen);
   const box = document.getElementById("picture");
   const em = parseFloat(getComputedStyle(box).fontSize);
   const width = Math.max(box.clientWidth, 15 * em);
   const height = Math.min(22 * em, Math.max(15 * em, width / 2));
   const [left, right, top, bottom] = [(pairs.length ? 6 : 4.6) * em, width - em, 0.8 * em, height - 3.6 * em];
-  const values = groups.flatMap((group) => group.values);
   const [least, most] = pairs.length ? rangeOfPairs(pairs.flat()) : range(values, LEVEL[unit]);
   const y = (value) => bottom - ((bottom - top) * (value - least)) / (most - least);
   const label = `${question}, lab ${lab}: ${summary}.`;
   const picture = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label });
   const text = (properties, content) => picture.append(svg("text", properties, content));
   const line = (kind, x1, y1, x2, y2) => picture.append(svg("line", { class: kind, x1, y1, x2, y2 }));
+  const mark = (x, y) => picture.append(svg("circle", { class: "point", cx: x, cy: y, r: 0.35 * em }));
 
   for (const value of ticks(least, most)) {
     line("grid", left, y(value), right, y(value));
@@ -96,49 +77,25 @@ function draw() {
   }
   line("axis", left, bottom, right, bottom);
   line("axis", left, top, left, bottom);
-  const below = pairs.length ? `guessed or promised, ${unit}` : "cores per machine";
+  const below = pairs.length ? `guessed or promised, ${unit}` : "machines, by their result";
   text({ x: (left + right) / 2, y: height - 0.6 * em, "text-anchor": "middle" }, below);
   const middle = (top + bottom) / 2;
   const aside = pairs.length ? `measured, ${unit}` : UNITS[unit] ?? unit;
   text({ x: em, y: middle, "text-anchor": "middle", transform: `rotate(-90 ${em} ${middle})` }, aside);
-  if (pairs.length) drawPairs(picture, { pairs, least, most, left, right, bottom, em, y, text });
+  if (pairs.length) drawPairs(picture, { pairs, least, most, left, right, bottom, em, y, text, mark });
   else if (unit in LEVEL) line("level", left, y(LEVEL[unit]), right, y(LEVEL[unit]));
 
-  // A column per type of machine, in order of cores.
-  const columns = pairs.length ? [] : groups;
-  const wide = (right - left) / groups.length;
-  const step = Math.min(1.2 * em, wide / 8);
-  columns.forEach((group, index) => {
-    const x = left + (index + 0.5) * wide;
-    text({ x, y: bottom + 1.4 * em, "text-anchor": "middle" }, coresOf(group));
-    const [name, outline] = KINDS[kindOf(group)];
-    const inside = group.values.filter((value) => value >= least && value <= most);
-    inside.forEach((value, order) => {
-      const aside = ((order % 5) - 2) * step; // side by side, so that all are visible
-      const place = `translate(${x + aside} ${y(value)}) scale(${0.38 * em})`;
-      picture.append(svg("path", { class: `point ${name}`, d: outline, transform: place }));
-    });
-  });
+  const isInside = (value) => value >= least && value <= most;
+  const wide = (right - left) / values.length;
+  if (!pairs.length) values.forEach((value, order) => isInside(value) && mark(left + (order + 0.5) * wide, y(value)));
   box.replaceChildren(picture);
 
-  const counts = Object.keys(KINDS).map((kind) => {
-    const matches = groups.filter((group) => kindOf(group) === kind);
-    return [kind, matches.reduce((sum, group) => sum + group.values.length, 0)];
-  });
-  fill("legend", ...counts.filter(([, count]) => count && !pairs.length).map(([kind, count]) => {
-    const mark = svg("svg", { class: "mark", viewBox: "-1.3 -1.3 2.6 2.6", "aria-hidden": "true" });
-    mark.append(svg("path", { class: `point ${KINDS[kind][0]}`, d: KINDS[kind][1] }));
-    return element("li", {}, mark, ` ${kind}: ${count}`);
-  }));
-  const outside = pairs.length ? 0 : values.filter((value) => value < least || value > most).length;
+  const outside = pairs.length ? 0 : values.filter((value) => !isInside(value)).length;
   const levelLabel = unit in LEVEL ? ` The dashed line is ${LEVEL[unit]}${unit}.` : "";
   const lineLabel = pairs.length ? " On the dashed line, both are equal." : levelLabel;
-  const mark = pairs.length ? "person" : "machine";
-  fill("caption", `Lab ${lab}: ${question}. Each mark is a ${mark}.${lineLabel}`, outside ? ` Off the chart: ${outside}.` : "");
-  fill("values", ...groups.map((group) => {
-    const cells = [coresOf(group), group.isa.join(", "), group.values.length, `${group.values.map(format).join(", ")} ${unit}`];
-    return element("tr", {}, ...cells.map((content) => element("td", {}, content)));
-  }));
+  const whose = pairs.length ? "person" : "machine";
+  fill("caption", `Lab ${lab}: ${question}. Each mark is a ${whose}.${lineLabel}`, outside ? ` Off the chart: ${outside}.` : "");
+  fill("values", `${values.map(format).join(", ")} ${unit}`);
 }
 
 /** Show results for the question chosen on the page; by default, for the pinned one or the latest. */

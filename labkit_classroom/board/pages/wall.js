@@ -58,5 +58,5 @@ follow("/view/wall", (state) => {
   document.getElementById("today").hidden = !state.today.length;
   fill("parts", ...state.today.map(({ begin, title }) => element("tr", {}, element("td", {}, begin), element("td", {}, title))));
   fill("labs", ...state.labs.map((entry) => lab(entry, state.people)).reverse()); // latest first
-  showResults(state.results.filter((result) => result.groups.length), state.held);
+  showResults(state.results.filter((result) => result.values.length), state.held);
 });

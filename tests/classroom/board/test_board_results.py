@@ -20,11 +20,10 @@ CHOICE = Question("07", 1, "what limits it", choices=("arithmetic", "memory", "n
 
 
 def room(*answers: tuple, questions=(NUMBER,), lab="03") -> Results:
-    """Return the results of seats with these guesses, results and (optionally) machines."""
+    """Return the results of seats with these guesses and results."""
     seats = []
-    for number, (guess, here, *machine) in enumerate(answers):
-        cores, isa = machine or (2, "AVX2")
-        state = EMPTY | {"guesses": [guessed(guess, here, lab)], "machine": {"cores": cores, "isa": isa}}
+    for number, (guess, here) in enumerate(answers):
+        state = EMPTY | {"guesses": [guessed(guess, here, lab)]}
         seats.append(Seat(number, f"S{number}", "", 0, 0, state=state))
     return Results(questions, seats)
 
@@ -110,7 +109,7 @@ class TestGuess:
         assert counts(results.guess()) == {"arithmetic": 2, "memory": 3, "neither": 0}
         assert [bar["label"] for bar in results.guess()["bars"] if bar["measured"]] == ["memory"]
         assert results.measured()[0]["summary"] == "memory 3, arithmetic 2, 5 machines"
-        assert results.measured()[0]["groups"] == []
+        assert results.measured()[0]["values"] == []
 
     def test_it_is_the_furthest_question_with_five_answers(self):
         answers = [(2, None)] * FEW
@@ -134,38 +133,7 @@ def test_pairs_are_shown_without_seats_and_from_five_people_on():
     assert result["pairs"] == sorted(answers)
     assert not room(*answers).measured()[0]["pairs"], "this question doesn't ask for pairs"
     (result,) = room(*answers[1:], (None, 5), questions=(PAIRS,)).measured()
-    assert (result["pairs"], len(result["groups"])) == ([], 1), "a result without a guess is not a pair"
-
-
-class TestGroups:
-    def groups(self, *machines: tuple[int, str]) -> list[tuple]:
-        answers = [(None, number, *machine) for number, machine in enumerate(machines)]
-        (result,) = room(*answers).measured()
-        return [(group["cores"], group["isa"], len(group["values"])) for group in result["groups"]]
-
-    @pytest.mark.parametrize(
-        ("machines", "groups"),
-        [
-            ([(2, "AVX2"), (2, "AMX")] * FEW, [([2, 2], ["AMX"], 5), ([2, 2], ["AVX2"], 5)]),
-            ([(2, "AVX2")] * 6 + [(64, "AMX")], [([2, 64], ["AMX", "AVX2"], 7)]),
-            (
-                [(2, "AVX2")] * 2 + [(4, "AVX2")] * 3 + [(8, "AVX2")] * 6 + [(2, "AVX-512")] * 4,
-                [([2, 4], ["AVX-512", "AVX2"], 9), ([8, 8], ["AVX2"], 6)],
-            ),
-            ([(2, "AVX2"), (8, "AVX-512"), (64, "AMX")] * 2, [([2, 64], ["AMX", "AVX-512", "AVX2"], 6)]),
-        ],
-    )
-    def test_only_types_with_fewer_than_five_machines_are_merged(self, machines, groups):
-        assert self.groups(*machines) == groups
-
-    @settings(derandomize=True, deadline=None)
-    @given(
-        st.lists(st.tuples(st.sampled_from([1, 2, 4, 8, 64]), st.sampled_from(protocol.ISA)), min_size=FEW, max_size=40)
-    )
-    def test_every_group_has_five_machines_and_none_is_lost(self, machines):
-        groups = self.groups(*machines)
-        assert all(count >= FEW for *_, count in groups)
-        assert sum(count for *_, count in groups) == len(machines)
+    assert (result["pairs"], len(result["values"])) == ([], FEW), "a result without a guess is not a pair"
 
 
 def test_results_are_on_the_wall_without_seats(board):
@@ -175,5 +143,5 @@ def test_results_are_on_the_wall_without_seats(board):
     wall = board.wall()
     assert (wall["guess"]["question"], wall["guess"]["given"]) == ("oneDNN against Eigen", 6)
     (result,) = wall["results"]
-    assert result["groups"] == [{"cores": [2, 2], "isa": ["AVX2"], "values": [1, 1.1, 1.2, 1.3, 1.4, 1.5]}]
+    assert result["values"] == [1, 1.1, 1.2, 1.3, 1.4, 1.5]
     assert "Person" not in json.dumps(wall)

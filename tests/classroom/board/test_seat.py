@@ -96,7 +96,7 @@ class TestJoin:
     def test_it_lists_everything_sent_and_what_the_board_knows(self, board, folder, capsys):
         joined(board, folder)
         printed = capsys.readouterr().out
-        for word in ("seat's name", "verdict", "hints", "minute", "opened last", "guesses", "cores", "hand", "doctor"):
+        for word in ("seat's name", "verdict", "hints", "minute", "opened last", "guesses", "hand", "doctor"):
             assert word in printed
         assert "The board knows which seat measured a result" in printed
 
@@ -322,13 +322,9 @@ class TestHand:
             student_side.hand(folder=folder)
             assert message in capsys.readouterr().out
             assert board.shown()["seats"][0]["hand_at"] == hand_at
-        student_side.hand("03", 1, folder=folder)
-        assert board.shown()["seats"][0]["hand_at"] == "03 · 1"
 
     def test_an_unreachable_board_is_reported(self, board, folder):
         joined(board, folder)
-        with pytest.raises(LabError, match=r"such as hand\('07', 2\)"):
-            student_side.hand("seven", 2, folder=folder)
         board.stop()
         with pytest.raises(LabError, match="does not answer"):
             student_side.hand(folder=folder)
