@@ -19,7 +19,7 @@ from pathlib import Path
 from labkit.mpi import loopback
 from labkit.mpi.failure import first_failure, quote_mpirun, timeout_error
 from labkit.mpi.mpirun import BIN, MpiRun
-from labkit.mpi.planning import HYDRA, Plan, check_ranks, plan
+from labkit.mpi.planning import HYDRA, Plan, plan
 from labkit.system import cores, files, load, paths
 from labkit.system.cores import usable_machine
 from labkit.system.errors import LabError
@@ -57,7 +57,7 @@ def run_ranks(
     timeout: float = 600.0,
     cwd: str | Path | None = None,
     show: bool = True,
-    network: float | str | Testbed | None = None,
+    network: Testbed | None = None,
 ) -> Run:
     """Run a Python script in n MPI ranks; print their complete lines as they arrive, each after `[rank]`.
 
@@ -87,14 +87,13 @@ def run_ranks(
         The folder to run in; by default the current one.
     show : bool
         Whether to print the command and the lines.
-    network : float, str or Testbed, optional
-        The rate of the wires, in bit/s or as a text such as "1 Gbit/s", for a testbed of this run only, with a node for
-        each rank; or an existing testbed.
+    network : Testbed, optional
+        The testbed whose nodes the ranks run on.
 
     Raises
     ------
     LabError
-        If something is missing, no testbed can be made here, or an argument is invalid on this machine.
+        If something is missing, or an argument is invalid on this machine.
     RankError
         Within seconds after a rank fails, and after a timeout; no process of the run is left then.
     """
@@ -104,18 +103,17 @@ def run_ranks(
 
     with contextlib.ExitStack() as until_over:
         until_over.enter_context(cores.reserve())
-        testbed = _testbed(n, network, until_over)
-        planned = _plan(n, os.path.relpath(path, folder), args, threads, env, testbed, folder, until_over)
+        planned = _plan(n, os.path.relpath(path, folder), args, threads, env, network, folder, until_over)
         pipes = until_over.enter_context(files.temporary_folder())
-        library = loopback.library(pipes) if planned.local and not testbed else None
-        is_open = planned.local and not testbed and not library and is_new(loopback.OPEN_PORT_WARNING)
+        library = loopback.library(pipes) if planned.local and not network else None
+        is_open = planned.local and not network and not library and is_new(loopback.OPEN_PORT_WARNING)
         warning = "\n".join(filter(None, [planned.warning, loopback.OPEN_PORT_WARNING * is_open]))
         if show:
             command = planned.command if is_new(planned.options) else planned.short_command
-            network_line = str(testbed or "")  # the first call measures the wires
+            network_line = str(network or "")  # the first call measures the wires
             print("\n".join(filter(None, [command, network_line, warning])), flush=True)
         mpirun = MpiRun(n, pipes, show)
-        in_time, others = _launch(planned, testbed, folder, mpirun, library, timeout)
+        in_time, others = _launch(planned, network, folder, mpirun, library, timeout)
     remarks = mpirun.remarks()
     if not in_time:
         raise timeout_error(timeout, mpirun.ranks, mpirun.elapsed(), remarks)
@@ -182,14 +180,6 @@ def _launch(
                 mpirun.end()
         others.doubt = wires.doubt
     return in_time, others
-
-
-def _testbed(n: int, network: float | str | Testbed | None, until_over: contextlib.ExitStack) -> Testbed | None:
-    """Return the testbed to run on; one made here ends with the run."""
-    if network is None or isinstance(network, Testbed):
-        return network
-    ranks = check_ranks(n, usable_machine().usable_cores)  # before their nodes are made
-    return until_over.enter_context(Testbed(ranks, network))
 
 
 def _resolve(script: str | Path, cwd: str | Path | None) -> tuple[Path, Path]:

@@ -72,8 +72,8 @@ def core_limited(monkeypatch):
 
 def test_ranks_report_it_to_the_enclosing_measurement(core_limited, wires_can_be_made, tmp_path, capsys):
     (tmp_path / "nothing.py").write_text("")
-    with load.watch("section 7") as others:
-        run = run_ranks(2, "nothing.py", cwd=tmp_path, network="1 Gbit/s", threads=1, show=False)
+    with Testbed(2) as wires, load.watch("section 7") as others:
+        run = run_ranks(2, "nothing.py", cwd=tmp_path, network=wires, threads=1, show=False)
     assert run.others.busy
     assert others.busy
     assert others.note.startswith(
