@@ -40,7 +40,7 @@ OPTIONS = {
     "slides": "--route --start --out",
     "catchup": "--to --folder",
     "class": "--zip --name --folder",
-    "room open": "--address --port --route --labs --start --hours --date --cert --key --people",
+    "room open": "--address --port --route --labs --start --hours --cert --key --people",
     "room status": "",
     "room close": "--out",
     "hub up": "--students --labs --address --cert --key --memory --files",

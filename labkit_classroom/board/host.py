@@ -159,7 +159,7 @@ def running_room() -> Opened | None:
 
 
 def close_room(out: Path) -> None:
-    """Write the room's counts, results and minutes, without seats, and delete everything else.
+    """Write the room's counts and results, without seats, and delete everything else.
 
     Raises
     ------

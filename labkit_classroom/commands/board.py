@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from labkit.system import addresses, paths
-from labkit_classroom.commands.options import FirstDay, Hours, Labs, RouteName, Start, timetable
+from labkit_classroom.commands.options import Hours, Labs, RouteName, Start, timetable
 
 if TYPE_CHECKING:
     from labkit_classroom.board import host
@@ -24,7 +24,6 @@ def room_open(
     labs: Labs = None,
     start: Start = "9:00",
     hours: Hours = 7.0,
-    day: FirstDay = None,
     cert: Annotated[Path | None, typer.Option(help="a certificate, for https")] = None,
     key: Annotated[Path | None, typer.Option(help="and its key")] = None,
     people: Annotated[
@@ -41,7 +40,7 @@ def room_open(
     from labkit_classroom.board import host
 
     tls = host.tls_files(cert, key)
-    days = timetable(route, labs, start, hours, day)[1] if route or labs else []
+    days = timetable(route, labs, start, hours)[1] if route or labs else []
     address = addresses.numeric(address or addresses.machine_address())
 
     def on_open(opened: host.Opened) -> None:
@@ -81,11 +80,10 @@ def room_status() -> None:
 def room_close(
     out: Annotated[Path, typer.Option(help="the file to write")] = Path("room.json"),
 ) -> None:
-    """Write counts, results without seats, and minutes to a file, and delete everything else about the room.
+    """Write counts, and results without seats, to a file, and delete everything else about the room.
 
-    Minutes are those the room spent on each section, next to the planned ones, if it had a timetable. Figures for fewer
-    than five people or machines are dropped, and counts are rounded down to multiples of five. Exit code 2 if there is
-    no room or the file can't be written; nothing is deleted then.
+    Figures for fewer than five people or machines are dropped, and counts are rounded down to multiples of five. Exit
+    code 2 if there is no room or the file can't be written; nothing is deleted then.
     """
     from labkit_classroom.board import host
 

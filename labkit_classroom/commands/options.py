@@ -1,5 +1,6 @@
 """Options shared by the instructors' commands, and the route or timetable they request."""
 
+from datetime import date
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -20,7 +21,6 @@ RouteName = Annotated[
 Labs = Annotated[str | None, typer.Option(help="or labs (core sections only), such as 00,02,07")]
 Start = Annotated[str, typer.Option(help="when a day begins")]
 Hours = Annotated[float, typer.Option(help="with --labs: length of the day, including breaks", min=0.5, max=24)]
-FirstDay = Annotated[str | None, typer.Option("--date", help="the first day", show_default="today")]
 
 
 def chosen_route(name: str | None, labs: str | None, hours: float = 7.0) -> "Route":
@@ -33,11 +33,11 @@ def chosen_route(name: str | None, labs: str | None, hours: float = 7.0) -> "Rou
 
 
 def timetable(
-    route: str | None, labs: str | None, start: str, hours: float, day: str | None = None, rounds: float = 1.0
+    route: str | None, labs: str | None, start: str, hours: float, rounds: float = 1.0
 ) -> "tuple[Route, list[Day], list[str]]":
     """Return a route, its days with clock times, and advice on them."""
     from labkit_classroom.lecture import agenda, rehearsal
 
     chosen, waits = chosen_route(route, labs, hours), rehearsal.waits()
-    days = agenda.schedule(chosen, agenda.clock(start), agenda.calendar_day(day), waits, rounds)
+    days = agenda.schedule(chosen, agenda.clock(start), date.today(), waits, rounds)
     return chosen, days, [*agenda.advice(days), agenda.basis(chosen, waits)]

@@ -72,21 +72,6 @@ def clock(text: str) -> time:
         raise LabError(f"a time is written like 9:00 or 13:30, not {text!r}.") from error
 
 
-def calendar_day(text: str | None) -> date:
-    """Return a day written like `2026-12-01`; today if there is no text.
-
-    Raises
-    ------
-    LabError
-        If it isn't a date, or the calendar ends within a year of it.
-    """
-    try:
-        day = date.fromisoformat(text) if text else date.today()
-        return day + timedelta(days=366) - timedelta(days=366)
-    except (ValueError, OverflowError) as error:
-        raise LabError(f"a date is written like 2026-12-01, not {text!r}.") from error
-
-
 def basis(route: Route, waits: Waits) -> str:
     """Return a sentence on the origin of the waiting times."""
     planned = [lab for lab in route.labs if lab not in waits]

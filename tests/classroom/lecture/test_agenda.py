@@ -11,7 +11,6 @@ from lab_command import run_lab
 
 from labkit.exercises import catalogue
 from labkit.exercises.catalogue import Section
-from labkit.system.errors import LabError
 from labkit_classroom.lecture import agenda, routes
 from labkit_classroom.lecture.routes import CLOSING, WELCOME, Part, Route
 
@@ -189,12 +188,6 @@ def test_invalid_input_gives_a_one_line_error(arguments, part, capsys):
     message = capsys.readouterr().err
     assert part in message
     assert message.count("\n") == 1
-
-
-def test_an_invalid_date_is_refused():
-    assert agenda.calendar_day("2026-12-01") == FIRST
-    with pytest.raises(LabError, match="like 2026-12-01"):
-        agenda.calendar_day("1.12.")
 
 
 def test_an_agenda_is_written_as_markdown(tmp_path):
