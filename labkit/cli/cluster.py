@@ -62,4 +62,4 @@ def down() -> None:
     """Stop the cluster and its jobs, which get a few seconds to save their work."""
     from labkit.slurm import cluster
 
-    print("Slurm and its jobs have stopped." if cluster.stop_slurm() else "The labs' Slurm was not running.")
+    print("Slurm and its jobs have stopped." if cluster.Cluster().down() else "The labs' Slurm was not running.")

@@ -5,12 +5,11 @@ from typing import TYPE_CHECKING
 import lazy_loader
 
 if TYPE_CHECKING:
-    from labkit.slurm.cluster import Slurm, find_slurm, start_slurm, stop_slurm
+    from labkit.slurm.cluster import Slurm, find_slurm, start_slurm
     from labkit.slurm.terminal import Terminal
 
-__all__ = ["Slurm", "Terminal", "find_slurm", "start_slurm", "stop_slurm"]
+__all__ = ["Slurm", "Terminal", "find_slurm", "start_slurm"]
 
 __getattr__, __dir__, _ = lazy_loader.attach(
-    __name__,
-    submod_attrs={"cluster": ["Slurm", "find_slurm", "start_slurm", "stop_slurm"], "terminal": ["Terminal"]},
+    __name__, submod_attrs={"cluster": ["Slurm", "find_slurm", "start_slurm"], "terminal": ["Terminal"]}
 )

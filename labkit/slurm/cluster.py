@@ -51,8 +51,6 @@ class Slurm:
         The fewest CPUs that Slurm counts on any node; on the small one, cores.
     variables : mapping of str to str
         The environment variables with which `sbatch`, `srun` and `squeue` find it.
-    supervisor_pid : int
-        The parent process of the small one's jobs; 0 for a real cluster.
     network : str
         The wires between the small one's nodes, with their measured rate; empty if nodes share this machine's loopback.
     """
@@ -61,7 +59,6 @@ class Slurm:
     nodes: int
     cpus_per_node: int
     variables: Mapping[str, str]
-    supervisor_pid: int = 0
     network: str = ""
 
 
@@ -95,11 +92,6 @@ def find_slurm() -> Slurm | None:
 def start_slurm(nodes: int = 2, until: int | None = None, network: float | str | None = None) -> Slurm:
     """Start the small Slurm; see `Cluster.up`."""
     return Cluster().up(nodes, until, network)
-
-
-def stop_slurm() -> bool:
-    """End the small Slurm and its jobs; see `Cluster.down`."""
-    return Cluster().down()
 
 
 def obstacle() -> str:
@@ -185,9 +177,7 @@ class Cluster:
         if not folder or _broken(folder):
             return None
         nodes, cpus = map(int, (folder / "up").read_text(encoding="utf-8").split())
-        return Slurm(
-            "own", nodes, cpus, supervisor.variables(folder), _supervisor_pid(folder) or 0, _network(folder)[1]
-        )
+        return Slurm("own", nodes, cpus, supervisor.variables(folder), _network(folder)[1])
 
     def status(self) -> Status | None:
         """Return its state, or None if it was not started."""

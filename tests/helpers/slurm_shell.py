@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 
 from labkit.slurm.cluster import Cluster
+from labkit.slurm.supervisor import PID_FILE
 from labkit.system import processes
 
 
@@ -31,6 +32,10 @@ def shell_of(cluster: Cluster, folder: Path) -> Callable[[str], str]:
         return done.stdout
 
     return run
+
+
+def supervisor_of(cluster: Cluster) -> psutil.Process:
+    return psutil.Process(int((cluster.link / PID_FILE).read_text()))
 
 
 def is_sleep(process: psutil.Process) -> bool:

@@ -4,7 +4,6 @@ import contextlib
 import os
 import shlex
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -15,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 from machines import machine
-from slurm_shell import is_sleep, script, shell_of
+from slurm_shell import is_sleep, script, shell_of, supervisor_of
 
 from labkit.mpi.planning import SMALL
 from labkit.slurm import cluster, supervisor
@@ -108,7 +107,7 @@ def test_srun_and_the_labs_launcher_start_one_rank_per_node_on_its_cpus(shell, t
 
 
 def test_the_daemons_listen_on_this_machines_address_only(small):
-    supervisor_process = psutil.Process(int((folder_of(small) / supervisor.PID_FILE).read_text()))
+    supervisor_process = supervisor_of(small)
     environ = os.environ | small.slurm().variables
     with subprocess.Popen(["srun", "--mpi=pmi2", "sleep", "20"], env=environ, stderr=subprocess.DEVNULL) as srun:
         try:
@@ -165,7 +164,7 @@ def test_a_dead_daemon_is_named_up_repairs_the_cluster_and_down_ends_stubborn_jo
     another.up(1)
     folder = folder_of(another)
     submit(another, tmp_path, PLAIN, sleeps=1)
-    supervisor_process = psutil.Process(int((folder / supervisor.PID_FILE).read_text()))
+    supervisor_process = supervisor_of(another)
     next(process for process in supervisor_process.children() if process.name() == "slurmd").kill()
     assert eventually(lambda: another.slurm() is None)
     assert "n1 was killed by SIGKILL" in another.status().broken[0]
@@ -188,7 +187,7 @@ def test_without_its_supervisor_only_the_clusters_processes_are_ended(another, t
     environ = {"SLURM_JOB_ID": "7", "SLURM_CLUSTER_NAME": "big", **another.slurm().variables}
     kernel = subprocess.Popen([shutil.which("sleep"), "60"], env=environ)
     try:
-        os.kill(int((folder / supervisor.PID_FILE).read_text()), signal.SIGKILL)
+        supervisor_of(another).kill()
         assert eventually(lambda: another.slurm() is None)
         assert "supervisor" in another.status().broken[0]
         assert another.down()

@@ -6,10 +6,9 @@ import shlex
 import subprocess
 
 import lab_cells
-import psutil
 import pytest
 from listening import beyond_loopback, listeners
-from slurm_shell import script, shell_of
+from slurm_shell import script, shell_of, supervisor_of
 
 from labkit.slurm.terminal import Terminal
 from labkit.system.paths import ENV, ROOT
@@ -93,7 +92,7 @@ def test_on_the_small_slurm_it_listens_only_on_loopback(small, shell, tmp_path, 
     job_script = "by_mpirun" if how == "mpirun" else SCRIPT
     job = shell("sbatch", "--parsable", "--nodes=2", "--output=job.log", job_script, "meets.py")
     assert eventually((tmp_path / "ready").exists), (tmp_path / "job.log").read_text()
-    pids = {process.pid for process in psutil.Process(small.slurm().supervisor_pid).children(recursive=True)}
+    pids = {process.pid for process in supervisor_of(small).children(recursive=True)}
     sockets = listeners(lambda process: process.pid in pids)
     shell("scancel", job)
     assert {"python", "slurmctld"} <= set().union(*sockets.values())

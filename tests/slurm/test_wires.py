@@ -14,7 +14,7 @@ from pathlib import Path
 import lab_cells
 import psutil
 import pytest
-from slurm_shell import is_sleep, script, shell_of
+from slurm_shell import is_sleep, script, shell_of, supervisor_of
 
 from labkit.mpi import torch_ranks
 from labkit.mpi.planning import SMALL, SMALL_ON_WIRES
@@ -127,18 +127,17 @@ PLAIN = "#!/bin/bash\nsrun sleep 600\n"
 
 def start_with_a_job(cluster: Cluster, folder: Path) -> tuple[Path, set[int]]:
     """Start a cluster and a job on both nodes; return the cluster's folder and the namespaces' inodes."""
-    slurm = cluster.up(2, network=RATE)
+    environ = os.environ | cluster.up(2, network=RATE).variables
     script(folder, "job.sh", PLAIN)
-    environ = os.environ | slurm.variables
     subprocess.run(["sbatch", "-N2", "job.sh"], cwd=folder, env=environ, check=True, capture_output=True)
 
     def asleep() -> list[psutil.Process]:
-        children = psutil.Process(slurm.supervisor_pid).children(recursive=True)
+        children = supervisor_of(cluster).children(recursive=True)
         return [process for process in children if is_sleep(process)]
 
     assert processes.wait_until(lambda: len(asleep()) == 2, 20.0)
     ours = namespace_of(psutil.Process())
-    children = psutil.Process(slurm.supervisor_pid).children(recursive=True)
+    children = supervisor_of(cluster).children(recursive=True)
     namespaces = {namespace_of(process) for process in children if processes.is_alive(process)} - {ours}
     assert len(namespaces) == 3  # the switch and two nodes
     return cluster.link.readlink(), namespaces
@@ -162,7 +161,7 @@ def test_down_leaves_no_process_and_no_namespace(another, tmp_path):
 
 def test_a_killed_controller_and_a_killed_supervisor(another, tmp_path):
     folder, namespaces = start_with_a_job(another, tmp_path)
-    supervisor_process = psutil.Process(another.slurm().supervisor_pid)
+    supervisor_process = supervisor_of(another)
     next(process for process in supervisor_process.children() if process.name() == "slurmctld").kill()
     assert processes.wait_until(lambda: another.slurm() is None, 20.0)
     assert another.status().broken[0].startswith("slurmctld was killed by SIGKILL")
@@ -189,7 +188,7 @@ def test_it_needs_no_root(two_users_can_be_made):
             batch = ["sbatch", "--wait", "-N2", "--output=out.txt", "--wrap", "srun sh -c 'id -u; hostname'"]
             subprocess.run(batch, env=os.environ | slurm.variables, check=True, stdout=subprocess.DEVNULL)
             print(pathlib.Path("out.txt").read_text())
-            os.kill(slurm.supervisor_pid, signal.SIGKILL)
+            os.kill(int((cluster.link / "supervisor.pid").read_text()), signal.SIGKILL)
             print(cluster.down())
         """
         program = [*nobody, sys.executable, "-c", textwrap.dedent(text)]
