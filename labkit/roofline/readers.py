@@ -8,7 +8,6 @@ import ctypes
 import functools
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -36,19 +35,12 @@ def by_core() -> dict[str, Callable[[np.ndarray], object]]:
 
 
 class Memory:
-    """An array beyond the caches, of `size` bytes, and the speeds at which all usable cores read it.
-
-    Attributes
-    ----------
-    rounds : list of dict
-        The GB/s of each reader by name, for each call of `read`.
-    """
+    """An array beyond the caches, of `size` bytes, and the speeds at which all usable cores read it."""
 
     def __init__(self, machine: Machine, size: float):
         rows = max(1, int(size) // 4 // COLUMNS // machine.usable_cores)
         self._matrix = np.empty((machine.usable_cores * rows, COLUMNS), np.float32)
         self._vector = np.ones(len(self._matrix), np.float32)
-        self.rounds: list[dict[str, float]] = []
         self._by_core = by_core()
 
         def prepare(place: int) -> together.Runs:
@@ -74,10 +66,4 @@ class Memory:
 
     def read(self) -> float:
         """Measure and return the GB/s of the fastest reader, each by its best of three."""
-        self.rounds.append({name: max(speeds) for name, speeds in self.speeds(3).items()})
-        return max(self.rounds[-1].values())
-
-    @property
-    def fastest(self) -> str:
-        """The name of the reader that was fastest in most rounds."""
-        return Counter(max(speeds, key=speeds.__getitem__) for speeds in self.rounds).most_common(1)[0][0]
+        return max(map(max, self.speeds(3).values()))
