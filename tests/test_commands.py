@@ -27,7 +27,7 @@ OPTIONS = {
     "join": "--folder --seat --check --ca",
     "hand": "--folder",
     "leave": "--folder",
-    "bench": "--model --batch_size --num_batches --use_fp16 --forward_only --config --rounds --json",
+    "bench": "--model --batch_size --num_batches --use_fp16 --config --rounds --json",
     "roofline": "--again --json",
     "tune": "--knobs --metric --minimize --trials --minutes --repeats --finalists --rounds --out",
     "testbed": "--nodes --rate --racks --uplink",

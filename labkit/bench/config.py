@@ -38,7 +38,6 @@ class BenchConfig:
     batch_size: Annotated[int, Flag("images per step", min=1)] = 16
     num_batches: Annotated[int, Flag("timed steps", min=1)] = 30
     num_warmup_batches: Annotated[int, Flag("warm-up steps", min=1)] = 3
-    forward_only: Annotated[bool, Flag("classify instead of training")] = False
 
     data_format: Annotated[Literal["NHWC", "NCHW"], Flag("layout of the images; NCHW is for PyTorch")] = "NHWC"
     use_fp16: Annotated[bool, Flag("16-bit activations: bfloat16 on a CPU. Weights stay in float32")] = False

@@ -1,10 +1,13 @@
 """Run one measurement with TensorFlow, in this process."""
 
+from collections.abc import Callable
+
 import tensorflow as tf
 
-from labkit.bench import steps, timing
+from labkit.bench import timing
 from labkit.bench.config import LEARNING_RATE, WEIGHT_DECAY, BenchConfig
 from labkit.data.synthetic_batch import synthetic_batch
+from labkit.models.losses import cross_entropy, l2_loss
 from labkit.models.networks import Network
 from labkit.system.errors import LabError, reason
 
@@ -36,9 +39,22 @@ def measure(config: BenchConfig) -> None:
 def _measure(config: BenchConfig) -> None:
     network = Network(config.model, tf.bfloat16 if config.use_fp16 else tf.float32)
     images, labels = map(tf.constant, synthetic_batch(network.model, config.batch_size))
-    if config.forward_only:
-        function = steps.make_forward_step(network)
-    else:
-        function = steps.make_train_step(network, LEARNING_RATE, WEIGHT_DECAY)
-    step = tf.function(function, jit_compile=config.xla_compile or None)
+    step = tf.function(make_step(network, LEARNING_RATE, WEIGHT_DECAY), jit_compile=config.xla_compile or None)
     timing.time_steps(config, "TensorFlow", tf.__version__, lambda: float(step(images, labels)))
+
+
+def make_step(network: Network, rate: float, decay: float) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
+    """Return the step that trains on a batch and returns the total loss: cross-entropy plus L2 penalty.
+
+    `rate` is the learning rate of gradient descent and `decay` the weight decay.
+    """
+
+    def step(images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            logits = network(images, training=True)
+            loss = cross_entropy(logits, labels) + l2_loss(network.weights, decay)
+        for weight, gradient in zip(network.weights, tape.gradient(loss, network.weights), strict=True):
+            tf.raw_ops.ResourceApplyGradientDescent(var=weight.handle, alpha=rate, delta=gradient)
+        return loss
+
+    return step

@@ -76,7 +76,6 @@ def _header(config: BenchConfig, framework: str, version: str) -> str:
         framework: version,
         **({"OpenMP": openmp} if (openmp := openmp_library()) else {}),
         "Model": config.model,
-        "Mode": "forward-only" if config.forward_only else "training",
         "Batch size": config.batch_size,
         "Data format": config.data_format,
         "Precision": f"bfloat16, the 16-bit type of CPUs{emulated}" if config.use_fp16 else "float32",

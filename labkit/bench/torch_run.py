@@ -22,7 +22,7 @@ NETWORKS: dict[str, Callable[[int], nn.Module]] = {
 
 
 def make_step(network: nn.Module, config: BenchConfig) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-    """Return the step that trains on a batch, or classifies it, and returns the cross-entropy.
+    """Return the step that trains on a batch, and returns the cross-entropy.
 
     The optimizer applies weight decay; the gradients equal those of the TensorFlow step, whose total loss contains it.
     """
@@ -33,20 +33,19 @@ def make_step(network: nn.Module, config: BenchConfig) -> Callable[[torch.Tensor
         lr=LEARNING_RATE,
         fused=True,
     )
-    network.train(not config.forward_only)
+    network.train()
     forward = torch.compile(network) if config.torch_compile else network
 
     def step(images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         with torch.autocast("cpu", torch.bfloat16, enabled=config.use_fp16):
             logits = forward(images)
         loss = nn.functional.cross_entropy(logits.float(), labels)
-        if not config.forward_only:
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
         return loss.detach()
 
-    return torch.no_grad()(step) if config.forward_only else step
+    return step
 
 
 def make_network(name: str, data_format: str = "NHWC") -> nn.Module:

@@ -20,7 +20,7 @@ command = functools.partial(app.command, rich_help_panel="Measuring")
 @command(epilog="Example: `./lab bench --model=resnet50 --config eigen,onednn,onednn-threads-bf16,torch-threads-bf16`")
 @flags.takes(BenchConfig)
 def bench(config: BenchConfig) -> None:
-    """Measure the images per second that a network trains on, or classifies, on these cores.
+    """Measure the images per second that a network trains on, on these cores.
 
     Write flags as `--name=value` or `--name value`.
     """

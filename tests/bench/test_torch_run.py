@@ -8,7 +8,7 @@ import pytest
 
 from labkit.bench import configurations
 from labkit.bench.config import LEARNING_RATE, WEIGHT_DECAY
-from labkit.bench.steps import make_train_step
+from labkit.bench.run import make_step
 from labkit.data.synthetic_batch import synthetic_batch
 from labkit.models.networks import Network
 from labkit.system import processes
@@ -73,7 +73,7 @@ def test_the_same_weights_give_the_same_losses(tmp_path):
     dense1 = dense1.reshape(7, 7, 64, 128).transpose(3, 2, 0, 1).reshape(128, -1)
     first, second = (kernel.transpose(3, 2, 0, 1) for kernel in (conv1, conv2))
     np.savez(tmp_path / "weights.npz", first, bias1, second, bias2, dense1, bias3, dense2.T, bias4)
-    step = make_train_step(network, LEARNING_RATE, WEIGHT_DECAY)
+    step = make_step(network, LEARNING_RATE, WEIGHT_DECAY)
     images, labels = synthetic_batch(network.model, 4)
     losses = []
     for _ in range(4):

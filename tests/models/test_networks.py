@@ -2,8 +2,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from labkit.bench import steps
+from labkit.bench.run import make_step
 from labkit.data.synthetic_batch import synthetic_batch
+from labkit.models.losses import cross_entropy
 from labkit.models.mnist import mnist_cnn
 from labkit.models.networks import Network
 from labkit.models.registry import MODELS
@@ -54,7 +55,7 @@ def test_bfloat16_gives_nearly_the_same_logits():
 def test_training_lowers_the_loss():
     x, labels = batch()
     network = Network("mnist")
-    step = tf.function(steps.make_train_step(network, 0.01, 1e-4))
+    step = tf.function(make_step(network, 0.01, 1e-4))
     losses = [float(step(x, labels)) for _ in range(12)]
     assert losses[-1] < 0.5 * losses[0]
 
@@ -62,9 +63,9 @@ def test_training_lowers_the_loss():
 def test_the_loss_is_cross_entropy_plus_the_decay_of_kernels():
     x, labels = batch()
     network = Network("mnist")
-    plain = steps.make_forward_step(network)(x, labels)
+    plain = cross_entropy(network(x, training=False), labels)
     squares = sum(float(tf.reduce_sum(w**2)) for w in network.weights if len(w.shape) > 1)
-    total = steps.make_train_step(network, 0.0, 0.1)(x, labels)
+    total = make_step(network, 0.0, 0.1)(x, labels)
     assert float(total) == pytest.approx(float(plain) + 0.1 * squares / 2, rel=1e-4)
     chance = tf.nn.log_softmax(network(x, training=False)).numpy()[np.arange(len(labels)), labels]
     assert float(plain) == pytest.approx(-chance.mean(), rel=1e-5)
