@@ -1,6 +1,5 @@
 """Handwritten digits for the MNIST labs: MNIST if it is on this machine, otherwise 5,000 of its digits."""
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,8 +8,6 @@ import numpy as np
 from labkit.data.mnist import REGISTRY, File, Part, data_folder, read_5k, read_mnist, read_registry
 from labkit.system.errors import LabError
 from labkit.system.paths import shown
-
-# SciPy is imported where it is used: every rank imports this module, and few need it.
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,22 +31,19 @@ class Digits:
 def load_digits(
     n_train: int | None = None,
     n_test: int | None = None,
-    seed: int = 0,
     folder: Path | None = None,
     registry: Path = REGISTRY,
 ) -> Digits:
     """Return the digits for the MNIST labs, from this machine only, without network access.
 
-    MNIST if `mnist.npz` is in `folder`; otherwise 5,000 of its digits. More digits than a part of these has are
-    variants: rotated, shifted and scaled. The same arguments give the same bytes, on every rank. Nothing is written.
+    MNIST if `mnist.npz` is in `folder`; otherwise 5,000 of its digits. The same arguments give the same bytes, on every
+    rank. Nothing is written.
 
     Parameters
     ----------
     n_train, n_test : int, optional
         The numbers of digits, balanced over the classes where possible; by default all of MNIST, or 4,000 and 1,000.
         Neither number changes what the other selects.
-    seed : int
-        The seed of the selection, its order, and the variants.
     folder : Path, optional
         The folder of `mnist.npz`: by default the environment variable `LAB_DATA`, else the checkout's `data/`.
     registry : Path
@@ -62,12 +56,11 @@ def load_digits(
     """
     folder = data_folder(folder)
     originals = _originals(folder, read_registry(registry))
-    n_train = _number("n_train", n_train, originals.default[0], originals.maximum[0])
-    n_test = _number("n_test", n_test, originals.default[1], originals.maximum[1])
-    _number("seed", seed, 0, 2**63, minimum=0)
+    n_train = _number("n_train", n_train, len(originals.train.labels))
+    n_test = _number("n_test", n_test, len(originals.test.labels))
     # Separate random streams, so that the test digits don't depend on the number of training digits.
-    train = _selected(originals.train, n_train, np.random.default_rng([seed, 0]))
-    test = _selected(originals.test, n_test, np.random.default_rng([seed, 1]))
+    train = _selected(originals.train, n_train, np.random.default_rng([0, 0]))
+    test = _selected(originals.test, n_test, np.random.default_rng([0, 1]))
     source = f"{originals.title}: {n_train:,} training and {n_test:,} test digits, {originals.origin}."
     return Digits(*train, *test, source)
 
@@ -78,30 +71,24 @@ class _Set:
     origin: str
     train: Part
     test: Part
-    default: tuple[int, int]  # the numbers of digits unless the lab passes them
-    maximum: tuple[int, int]
 
 
-def _number(name: str, requested: int | None, default: int, maximum: int, minimum: int = 1) -> int:
-    number = default if requested is None else requested
-    if not isinstance(number, int | np.integer) or not minimum <= number <= maximum:
-        raise LabError(f"{name}={requested!r} is not possible here: pass an integer from {minimum:,} to {maximum:,}.")
+def _number(name: str, requested: int | None, available: int) -> int:
+    number = available if requested is None else requested
+    if not isinstance(number, int | np.integer) or not 1 <= number <= available:
+        raise LabError(f"{name}={requested!r} is not possible here: pass an integer from 1 to {available:,}.")
     return int(number)
 
 
 def _selected(part: Part, n: int, rng: np.random.Generator) -> Part:
     """Return `n` images (n, 28, 28, 1) float32 in 0..1 and their labels (n,) int64."""
     chosen = _balanced(part.labels, n, rng)
-    images = part.images[chosen]
-    if n > len(part.labels):
-        images = _varied(images / 255, rng)
-    return Part(images[..., np.newaxis] / np.float32(255), part.labels[chosen].astype(np.int64))
+    return Part(part.images[chosen][..., np.newaxis] / np.float32(255), part.labels[chosen].astype(np.int64))
 
 
 def _balanced(labels: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:
-    """Return `n` indices in random order, from each class alternately; all are used once before any is reused."""
-    rounds = np.tile(np.arange(len(labels)), (math.ceil(n / len(labels)), 1))
-    pool = rng.permuted(rounds, axis=1).ravel()
+    """Return `n` indices in random order, from each class alternately."""
+    pool = rng.permuted(np.arange(len(labels)))
     turn = np.empty(len(pool), dtype=np.int64)
     for label in np.unique(labels):
         members = labels[pool] == label
@@ -112,10 +99,9 @@ def _balanced(labels: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarra
 def _originals(folder: Path, file: File) -> _Set:
     """Return MNIST, or 5,000 of its digits if it is not on this machine."""
     if parts := read_mnist(folder, file):
-        numbers = len(parts[0].labels), len(parts[1].labels)
-        return _Set("MNIST", f"read from {shown(folder / file.name)}", *parts, numbers, numbers)
+        return _Set("MNIST", f"read from {shown(folder / file.name)}", *parts)
     origin = f"as MNIST is not in {shown(folder)}/ (`./lab data fetch` downloads all 70,000)"
-    return _Set("5,000 of MNIST's digits", origin, *_split(read_5k(), 1_000), (4_000, 1_000), (60_000, 10_000))
+    return _Set("5,000 of MNIST's digits", origin, *_split(read_5k(), 1_000))
 
 
 def _split(everything: Part, n_test: int) -> tuple[Part, Part]:
@@ -124,20 +110,3 @@ def _split(everything: Part, n_test: int) -> tuple[Part, Part]:
     train = np.setdiff1d(np.arange(len(everything.labels)), test)
     first, second = (Part(everything.images[part], everything.labels[part]) for part in (train, test))
     return first, second
-
-
-def _varied(originals: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Turn each of (n, 28, 28) float64 in 0..1 into its own variant, (n, 28, 28) uint8."""
-    from scipy import ndimage
-
-    n = len(originals)
-    angle = np.deg2rad(rng.uniform(-10, 10, n))
-    step = rng.uniform(1 / 1.1, 1.1, n)  # original pixels per new pixel
-    shift = rng.uniform(-1.5, 1.5, (n, 2))  # new pixels
-    cos, sin = step * np.cos(angle), step * np.sin(angle)
-    to_original = np.stack([np.stack([cos, -sin], axis=-1), np.stack([sin, cos], axis=-1)], axis=-2)
-    images = np.empty((n, 28, 28))
-    for original, matrix, moved, image in zip(originals, to_original, shift, images, strict=True):
-        ndimage.affine_transform(original, matrix, 13.5 - matrix @ (13.5 + moved), output=image)  # about the centre
-    # 256 grey values, as MNIST has: numbers that two CPUs round differently in the last bit end in the same value.
-    return np.rint(255 * np.clip(images, 0, 1)).astype(np.uint8)

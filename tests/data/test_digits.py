@@ -35,16 +35,11 @@ def test_built_in_digits_are_each_in_one_part_balanced_and_shuffled(folder, regi
 
 
 @pytest.mark.slow
-def test_more_digits_than_there_are_are_variants_and_no_test_digit_is_one(folder, registry):
+def test_the_number_of_training_digits_does_not_change_the_test(folder, registry):
     place = {"folder": folder, "registry": registry}
-    few, many = load_digits(300, 50, **place), load_digits(4500, 50, **place)
-    assert len(np.unique(many.x_train, axis=0)) == 4500
-    assert many.x_train.mean() == pytest.approx(few.x_train.mean(), rel=0.1), "as light, and nothing is cut off"
-    for axis in (1, 2):  # a variant is in the same place
-        centre, expected = (np.average(range(28), weights=data.x_train.sum((0, axis, 3))) for data in (many, few))
-        assert centre == pytest.approx(expected, abs=0.2)
-    assert np.array_equal(few.x_test, many.x_test), "the test digits are no variants"
-    for arguments in ({"n_train": 60_001}, {"n_test": 10_001}):  # as MNIST has, so that labs work with both
+    few, many = load_digits(300, 50, **place), load_digits(3500, 50, **place)
+    assert np.array_equal(few.x_test, many.x_test)
+    for arguments in ({"n_train": 4001}, {"n_test": 1001}):
         with pytest.raises(LabError, match="is not possible here"):
             load_digits(**place, **arguments)
 
@@ -53,7 +48,7 @@ def test_more_digits_than_there_are_are_variants_and_no_test_digit_is_one(folder
 def test_digits_are_the_same_in_another_process(folder, registry):
     code = (
         "import hashlib, sys; from pathlib import Path; from labkit.data.digits import load_digits;"
-        "d = load_digits(4100, 100, seed=3, folder=Path(sys.argv[1]), registry=Path(sys.argv[2]));"
+        "d = load_digits(3900, 100, folder=Path(sys.argv[1]), registry=Path(sys.argv[2]));"
         "print(hashlib.sha256(b''.join(a.tobytes() for a in (d.x_train, d.y_train, d.x_test, d.y_test))).hexdigest())"
     )
     other = subprocess.run(
@@ -61,8 +56,7 @@ def test_digits_are_the_same_in_another_process(folder, registry):
         cwd=ROOT, capture_output=True, text=True, check=True, env=os.environ | {"OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     place = {"folder": folder, "registry": registry}
-    assert other.stdout.strip() == fingerprint(load_digits(4100, 100, seed=3, **place))
-    assert other.stdout.strip() != fingerprint(load_digits(4100, 100, seed=4, **place))
+    assert other.stdout.strip() == fingerprint(load_digits(3900, 100, **place))
 
 
 @pytest.mark.parametrize("change", ["missing", "damaged", "another package"])
