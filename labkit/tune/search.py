@@ -79,7 +79,6 @@ def search(
     space: Space,
     objective: Callable[[Settings], float],
     trials: int,
-    seed: int = 0,
     minimize: bool = False,
     default: Settings | None = None,
     repeats: int = 1,
@@ -98,8 +97,6 @@ def search(
         Takes a dict of settings and returns the metric. A LabError marks the trial as failed.
     trials : int
         Maximum number of trials, including earlier ones.
-    seed : int
-        The search's seed: the same metrics give the same search.
     minimize : bool
         Whether lower is better, as for times.
     default : dict, optional
@@ -122,8 +119,8 @@ def search(
     until = time.monotonic() + 60 * minutes
     completed = list(earlier)
     tried = {point_of(space, trial.settings) for trial in completed}
-    random = np.random.default_rng(seed + len(completed))
-    spread = _spread(space, seed)
+    random = np.random.default_rng(len(completed))  # fixed: the same metrics give the same search
+    spread = _spread(space)
     while len(completed) < trials and len(tried) < size(space) and time.monotonic() < until:
         if default and point_of(space, default) not in tried:
             point = point_of(space, default)
@@ -190,11 +187,11 @@ def _ordered(values: Sequence[Any]) -> bool:
     return len(values) - len(numbers) <= list(values).count(None) and numbers == sorted(numbers)
 
 
-def _spread(space: Space, seed: int) -> list[Point]:
+def _spread(space: Space) -> list[Point]:
     """Return points for the first trials, spread over the space by a Sobol sequence."""
     from scipy.stats import qmc  # takes half a second, and only this search needs it
 
-    rows = qmc.Sobol(len(space), rng=seed).random(2 ** math.ceil(math.log2(STARTUP_TRIALS)))
+    rows = qmc.Sobol(len(space), rng=0).random(2 ** math.ceil(math.log2(STARTUP_TRIALS)))
     return [tuple(int(x * len(values)) for x, values in zip(row, space.values(), strict=True)) for row in rows]
 
 

@@ -38,12 +38,11 @@ TOP = {"threads": 5, "pin": "scatter", "spin": 1}
 
 
 @pytest.mark.slow
-def test_equal_seeds_give_equal_searches_that_start_with_the_default():
+def test_equal_metrics_give_equal_searches_that_start_with_the_default():
     default = {"threads": 8, "pin": "", "spin": None}
-    first, same, other = (search(GRID, speed, 15, seed=seed, default=default) for seed in (3, 3, 4))
+    first, same = (search(GRID, speed, 15, default=default) for _ in range(2))
     assert [trial.settings for trial in first] == [trial.settings for trial in same]
-    assert [trial.settings for trial in first] != [trial.settings for trial in other]
-    assert first[0].settings == other[0].settings == default
+    assert first[0].settings == default
 
 
 @pytest.mark.parametrize("shift", [1, -50])  # negative metrics too
@@ -283,7 +282,7 @@ def on_busy_cores(figure):
 
 
 def test_trials_and_confirmations_on_a_busy_machine_are_marked(tmp_path):
-    trials = search({"x": [1, 2, 3]}, on_busy_cores(lambda settings: settings["x"]), 3, repeats=2, seed=1)
+    trials = search({"x": [1, 2, 3]}, on_busy_cores(lambda settings: settings["x"]), 3, repeats=2)
     assert next((trial.others, trial.busy) for trial in trials if trial.state == "done") == (0.2, True)
     confirm(on_busy_cores(lambda settings: 1.0), tmp_path, 1, rounds=2)
     assert "⚠ Meanwhile, other work took 20% of the cores" in (tmp_path / "best.env").read_text()
