@@ -6,18 +6,18 @@ from types import ModuleType
 from labkit.bench.config import BenchConfig
 from labkit.system import cores, flags
 from labkit.system.errors import LabError
-from labkit.system.imports import gc_paused
+from labkit.system.imports import gc_rare
 
 
 def measure(config: BenchConfig) -> None:
     """Run the benchmark; environment variables are set before the framework, which reads them, is imported."""
     config.set_variables()
-    with cores.reserve():  # before TensorFlow creates a thread per core
+    with cores.reserve(), gc_rare():  # before TensorFlow creates a thread per core
         if config.framework == "pytorch":
             _torch_run().measure(config)
             return
-        with gc_paused():
-            from labkit.bench import run
+        from labkit.bench import run
+
         run.measure(config)
 
 
@@ -28,8 +28,8 @@ def _torch_run() -> ModuleType:
     if reason := torch_ranks.obstacle():
         raise LabError(reason)
     sys.path.insert(0, str(torch_ranks.packages()))
-    with gc_paused():
-        from labkit.bench import torch_run
+    from labkit.bench import torch_run
+
     return torch_run
 
 

@@ -1,4 +1,4 @@
-"""Import large libraries faster: without garbage collection, and without optional dependencies."""
+"""Import large libraries faster: with less garbage collection, and without optional dependencies."""
 
 import contextlib
 import gc
@@ -7,21 +7,6 @@ from collections.abc import Iterator
 from importlib.machinery import ModuleSpec
 
 RARE_GC = (50_000, 10, 10)  # the garbage collector's thresholds (gc.set_threshold); the defaults are 700, 10, 10
-
-
-@contextlib.contextmanager
-def gc_paused() -> Iterator[None]:
-    """Pause garbage collection while importing modules that stay until the process ends.
-
-    A third of the CPU time of TensorFlow's import, and a second at the end of the process, is Python looking for
-    garbage among the imported objects. None of them is garbage.
-    """
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()
-        gc.enable()
 
 
 @contextlib.contextmanager
