@@ -13,7 +13,6 @@ import typer.main
 
 from labkit import cli
 from labkit.bench import configurations
-from labkit.data import mnist
 from labkit.doctor import checks
 from labkit.measure.figures import summarize
 from labkit.report import page
@@ -37,20 +36,6 @@ def test_the_doctors_exit_code_says_whether_all_labs_can_run(monkeypatch, capsys
     monkeypatch.setattr(checks, "examine", lambda: report)
     assert run(monkeypatch, "doctor", "--json") == (0 if ok else 1)
     assert json.loads(capsys.readouterr().out) == {"ok": ok}
-
-
-FILE = {"path": Path("data/mnist.npz"), "detail": "3 bytes instead of 4"}
-DAMAGED = mnist.FileStatus("mnist.npz", "damaged", **FILE, fix="`./lab data fetch` replaces it, or delete it")
-INTACT = mnist.FileStatus("mnist.npz", "intact", **FILE, fix="")
-
-
-@pytest.mark.parametrize(("files", "code"), [([INTACT], 0), ([INTACT, DAMAGED], 1)])
-def test_data_status_reports_damaged_files_with_a_fix_and_an_exit_code(monkeypatch, capsys, files, code):
-    monkeypatch.setattr(mnist, "status", lambda: files)
-    assert run(monkeypatch, "data", "status") == code
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[1] for line in lines] == [file.state for file in files]
-    assert ["./lab data fetch" in line for line in lines] == [file.state == "damaged" for file in files]
 
 
 REFUSED = [
@@ -103,7 +88,7 @@ def test_a_bug_in_the_kit_keeps_its_traceback_and_asks_for_a_report(monkeypatch,
 
 def test_writing_output_to_a_full_disk_is_reported_in_one_line():
     with Path("/dev/full").open("w") as full:
-        completed_process = subprocess.run([*LAB, "data", "status"], stdout=full, stderr=subprocess.PIPE, text=True)
+        completed_process = subprocess.run([*LAB, "--version"], stdout=full, stderr=subprocess.PIPE, text=True)
     assert completed_process.returncode == 2
     assert completed_process.stderr.count("\n") == 1
     assert "No space left on device. Free some space" in completed_process.stderr

@@ -177,7 +177,7 @@ def test_only_the_first_use_creates_the_environment(checkout):
     assert (checkout.folder / ".venv/bin/mpirun").readlink() == Path("../../labkit/mpi/mpirun.sh")
     assert checkout.read(".venv/lib/etc/ucx/ucx.conf") == "UCX_TLS=sm,self\n"
     assert checkout.read("apt-calls") == "", "only root installs system packages"
-    assert checkout.run("data", "status") == (0, "labkit data status\n", "")
+    assert checkout.run("data", "fetch") == (0, "labkit data fetch\n", "")
     assert len(checkout.made()) == 2
 
 
