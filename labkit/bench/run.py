@@ -9,7 +9,7 @@ from labkit.bench.config import LEARNING_RATE, WEIGHT_DECAY, BenchConfig
 from labkit.data.synthetic_batch import synthetic_batch
 from labkit.models.losses import cross_entropy, l2_loss
 from labkit.models.networks import Network
-from labkit.system.errors import LabError, reason
+from labkit.system.errors import LabError
 
 
 def measure(config: BenchConfig) -> None:
@@ -30,7 +30,7 @@ def measure(config: BenchConfig) -> None:
     try:
         _measure(config)
     except tf.errors.OpError as error:
-        message = reason(error)
+        message = error.message.strip().split("\n\n")[-1].partition("\n")[0]  # the last part is the cause
         is_too_large = "OOM" in message or "allocat" in message
         remedy = "Reduce --batch_size." if is_too_large else "Try --model=mnist: is it the network or the environment?"
         raise LabError(f"TensorFlow cannot run this: {message} {remedy}") from error

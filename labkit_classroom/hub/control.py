@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 
 from labkit.system import addresses, files, locks, processes
-from labkit.system.errors import LabError, reason
+from labkit.system.errors import LabError
 from labkit.system.machine import this_machine
 from labkit_classroom.board import host
 from labkit_classroom.hub import accounts, codes, settings, verify
@@ -207,6 +207,6 @@ def _check_address(request: Settings) -> None:
         addresses.listen(request.address, request.port).close()
     except (OSError, UnicodeError) as error:
         raise LabError(
-            f"cannot listen on {request.address}, port {request.port} ({reason(error)}): choose an address of this "
+            f"cannot listen on {request.address}, port {request.port} ({error}): choose an address of this "
             "machine and a free port with --address HOST:PORT."
         ) from error
