@@ -12,7 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -21,9 +21,9 @@ import psutil
 
 from labkit.mpi.planning import SMALL
 from labkit.slurm import supervisor
-from labkit.system import lacks, locks, processes
+from labkit.system import files, lacks, locks, processes
 from labkit.system.errors import LabError
-from labkit.system.paths import STATE, shown
+from labkit.system.paths import STATE
 from labkit.system.terminal import progress
 from labkit.testbed.units import parse_rate, show_rate
 
@@ -33,7 +33,7 @@ PACKAGES = {
     "munged": "munge",
 }
 MAX_NODES = 64
-LOCK_TIMEOUT_S = 120.0  # the wait for another process that starts or ends the same cluster
+LOCK_TIMEOUT_S = 120.0  # the wait for another process that starts or ends a cluster
 READY_STATES = ("idle", "mixed", "allocated", "completing", "planned")  # states of nodes that accept jobs
 
 
@@ -156,7 +156,9 @@ class Cluster:
         rate = "" if network is None else f"{parse_rate(network):.0f} bit/s"
         if reason := obstacle():
             raise LabError(f"cannot start Slurm here: {reason}")
-        with self._locked():
+        with files.writing(self.link.parent):
+            self.link.parent.mkdir(parents=True, exist_ok=True)
+        with locks.locked(self.link, LOCK_TIMEOUT_S):
             if running := self.slurm():
                 running_rate = _network(self.link.readlink())[0]
                 if (running.nodes, running_rate) != (nodes, rate):
@@ -196,22 +198,8 @@ class Cluster:
 
     def down(self) -> bool:
         """End it and its jobs, which get SIGTERM and some seconds to save; return whether there was one."""
-        with self._locked():
+        with locks.locked(self.link, LOCK_TIMEOUT_S):
             return self._clear()
-
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Hold the lock for starting and ending this cluster; wait while another process holds it."""
-        path = self.link.with_name(f"{self.link.name}.lock")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            lock = path.open("ab")
-        except OSError as error:
-            raise LabError(f"cannot write to {shown(path.parent)}: {error.strerror}. Check its owner.") from error
-        with lock:
-            if not processes.wait_until(lambda: locks.try_lock(lock), LOCK_TIMEOUT_S):
-                raise LabError(f"another process is starting or ending this cluster: see `fuser -v {shown(path)}`.")
-            yield
 
     def _target(self) -> Path | None:
         """Return the target of the link, whether it exists or not; None without a link."""
