@@ -238,7 +238,7 @@ def _instruction_sets(facts: Facts, _: None) -> Judgement:
 def _stored_limits() -> measure.Limits | None:
     """Return this machine's stored limits, or None if it was not measured."""
     try:
-        measured = measure.path_for(measure.conditions(usable_machine()), measure.CACHE).exists()
+        measured = measure.path_for(measure.conditions(usable_machine())).exists()
     except metadata.PackageNotFoundError:  # a broken environment, which other checks report
         return None
     return measure.limits() if measured else None

@@ -151,7 +151,7 @@ class Limits:
         return dataclasses.asdict(self) | {"others": self.others.as_dict()} | derived
 
 
-def limits(again: bool = False, folder: Path = CACHE, quick: bool = False) -> Limits:
+def limits(again: bool = False, quick: bool = False) -> Limits:
     """Return this machine's limits: cached ones, or else measured now, in about 20 s.
 
     If they can't be cached, they are returned with a warning.
@@ -160,8 +160,6 @@ def limits(again: bool = False, folder: Path = CACHE, quick: bool = False) -> Li
     ----------
     again : bool
         Whether to measure in any case.
-    folder : Path
-        The cache.
     quick : bool
         Whether small matmuls will do if none are cached: the limits are too low, and cached separately.
 
@@ -172,15 +170,15 @@ def limits(again: bool = False, folder: Path = CACHE, quick: bool = False) -> Li
     """
     machine = usable_machine()
     isa, about = tuple(machine.isa), conditions(machine)
-    if quick and not path_for(about, folder).exists():
+    if quick and not path_for(about).exists():
         about["quick"] = True
-    file = path_for(about, folder)
+    file = path_for(about)
     figures = None if again else _read(file, about)
     if figures is None:
         figures = {**_measure(isa, quick), "when": time.strftime("%Y-%m-%d %H:%M")}
         try:
-            with files.writing(folder):
-                folder.mkdir(parents=True, exist_ok=True)
+            with files.writing(CACHE):
+                CACHE.mkdir(parents=True, exist_ok=True)
             files.write(file, json.dumps({"about": about, "figures": figures}, indent=1))
         except files.NotWritten as error:
             terminal.warn(f"{error} Until then the limits are measured each time.")
@@ -210,9 +208,9 @@ def conditions(machine: Machine) -> dict[str, Any]:
     }
 
 
-def path_for(about: Mapping[str, Any], folder: Path = CACHE) -> Path:
+def path_for(about: Mapping[str, Any]) -> Path:
     """Return the file for such a machine; different machines that share the folder have different files."""
-    return folder / f"{hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:16]}.json"
+    return CACHE / f"{hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:16]}.json"
 
 
 def _read(file: Path, about: Mapping[str, Any]) -> dict[str, Any] | None:

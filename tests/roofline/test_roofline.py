@@ -54,8 +54,9 @@ class Measurements:
 
 
 @pytest.fixture
-def measurements(monkeypatch) -> Measurements:
+def measurements(monkeypatch, tmp_path) -> Measurements:
     monkeypatch.setattr(measure, "_measure", measurements := Measurements())
+    monkeypatch.setattr(measure, "CACHE", tmp_path)
     monkeypatch.setattr(measure, "usable_machine", lambda: HOST)
     return measurements
 
@@ -97,18 +98,18 @@ def test_dtypes_without_instructions_are_emulated(isa, emulated):
 # --- The cache ---
 
 
-def test_limits_are_measured_once_for_each_machine_and_size_of_matmuls(measurements, tmp_path, monkeypatch):
-    small = measure.limits(folder=tmp_path, quick=True)
-    assert measure.limits(folder=tmp_path, quick=True) == small
-    cached = measure.limits(folder=tmp_path)
+def test_limits_are_measured_once_for_each_machine_and_size_of_matmuls(measurements, monkeypatch):
+    small = measure.limits(quick=True)
+    assert measure.limits(quick=True) == small
+    cached = measure.limits()
     assert (small.peak("float32"), cached.peak("float32")) == (101, 102)
-    assert measure.limits(folder=tmp_path) == measure.limits(folder=tmp_path, quick=True) == cached
+    assert measure.limits() == measure.limits(quick=True) == cached
     for count, difference in enumerate(({"model": "Another CPU"}, {"isa": ("AVX", "AVX2")}, {"quota": 1.0}), 3):
         other = dataclasses.replace(HOST, **difference)
         monkeypatch.setattr(measure, "usable_machine", lambda other=other: other)
-        assert measure.limits(folder=tmp_path).peak("float32") == 100 + count
+        assert measure.limits().peak("float32") == 100 + count
     monkeypatch.setattr(measure, "usable_machine", lambda: HOST)
-    assert measure.limits(folder=tmp_path) == cached
+    assert measure.limits() == cached
 
 
 DAMAGE = {
@@ -121,19 +122,20 @@ DAMAGE = {
 
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_a_damaged_cache_is_measured_again(measurements, tmp_path, damage):
-    measure.limits(folder=tmp_path)
+    measure.limits()
     (file,) = tmp_path.iterdir()
     text = file.read_text()
     assert text != DAMAGE[damage](text)
     file.write_text(DAMAGE[damage](text))
-    assert measure.limits(folder=tmp_path).peak("float32") == 102
-    assert measure.limits(folder=tmp_path).peak("float32") == 102
+    assert measure.limits().peak("float32") == 102
+    assert measure.limits().peak("float32") == 102
 
 
-def test_a_lab_continues_if_limits_cannot_be_cached(measurements, tmp_path, capsys):
+def test_a_lab_continues_if_limits_cannot_be_cached(measurements, tmp_path, monkeypatch, capsys):
     (tmp_path / "file").touch()
+    monkeypatch.setattr(measure, "CACHE", tmp_path / "file")
     for count in (1, 2):
-        assert measure.limits(folder=tmp_path / "file").peak("float32") == 100 + count
+        assert measure.limits().peak("float32") == 100 + count
     warnings = capsys.readouterr().err
     assert warnings.startswith("Warning: cannot write ")
     assert warnings.count("\n") == 1
@@ -175,8 +177,9 @@ def test_the_callers_settings_do_not_reach_the_measurement(monkeypatch):
 )
 def test_a_failed_measurement_is_a_one_line_error_and_not_cached(monkeypatch, tmp_path, completed, message):
     monkeypatch.setattr(processes, "run", lambda *args, **kwargs: completed)
+    monkeypatch.setattr(measure, "CACHE", tmp_path)
     with pytest.raises(LabError, match=message) as error:
-        measure.limits(folder=tmp_path)
+        measure.limits()
     assert "\n" not in str(error.value)
     assert "./lab doctor" in str(error.value)
     assert list(tmp_path.iterdir()) == []
