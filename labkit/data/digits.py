@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from labkit.data.mnist import REGISTRY, File, Part, data_folder, read_5k, read_mnist, read_registry
+from labkit.data.mnist import REGISTRY, Part, data_folder, read_5k, read_mnist, read_registry
 from labkit.system.errors import LabError
 from labkit.system.paths import shown
 
@@ -54,23 +54,18 @@ def load_digits(
     LabError
         A file is damaged (it is named, and never skipped for another set), or a number is out of range.
     """
-    folder = data_folder(folder)
-    originals = _originals(folder, read_registry(registry))
-    n_train = _number("n_train", n_train, len(originals.train.labels))
-    n_test = _number("n_test", n_test, len(originals.test.labels))
+    folder, file = data_folder(folder), read_registry(registry)
+    if originals := read_mnist(folder, file):
+        title, origin = "MNIST", f"read from {shown(folder / file.name)}"
+    else:
+        title, originals = "5,000 of MNIST's digits", _split(read_5k(), 1_000)
+        origin = f"as MNIST is not in {shown(folder)}/ (`./lab data fetch` downloads all 70,000)"
+    n_train = _number("n_train", n_train, len(originals[0].labels))
+    n_test = _number("n_test", n_test, len(originals[1].labels))
     # Separate random streams, so that the test digits don't depend on the number of training digits.
-    train = _selected(originals.train, n_train, np.random.default_rng([0, 0]))
-    test = _selected(originals.test, n_test, np.random.default_rng([0, 1]))
-    source = f"{originals.title}: {n_train:,} training and {n_test:,} test digits, {originals.origin}."
-    return Digits(*train, *test, source)
-
-
-@dataclass(frozen=True, eq=False)
-class _Set:
-    title: str
-    origin: str
-    train: Part
-    test: Part
+    train = _selected(originals[0], n_train, np.random.default_rng([0, 0]))
+    test = _selected(originals[1], n_test, np.random.default_rng([0, 1]))
+    return Digits(*train, *test, f"{title}: {n_train:,} training and {n_test:,} test digits, {origin}.")
 
 
 def _number(name: str, requested: int | None, available: int) -> int:
@@ -94,14 +89,6 @@ def _balanced(labels: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarra
         members = labels[pool] == label
         turn[members] = np.arange(members.sum())
     return rng.permutation(pool[np.argsort(turn, kind="stable")[:n]])
-
-
-def _originals(folder: Path, file: File) -> _Set:
-    """Return MNIST, or 5,000 of its digits if it is not on this machine."""
-    if parts := read_mnist(folder, file):
-        return _Set("MNIST", f"read from {shown(folder / file.name)}", *parts)
-    origin = f"as MNIST is not in {shown(folder)}/ (`./lab data fetch` downloads all 70,000)"
-    return _Set("5,000 of MNIST's digits", origin, *_split(read_5k(), 1_000))
 
 
 def _split(everything: Part, n_test: int) -> tuple[Part, Part]:
