@@ -5,11 +5,9 @@ import io
 import json
 import os
 import re
-import tomllib
 
 import pytest
 from machines import machine
-from packaging.specifiers import SpecifierSet
 from rich.console import Console
 from torch_folder import torch_folder
 
@@ -21,7 +19,7 @@ from labkit.exercises import catalogue
 from labkit.mpi import torch_ranks
 from labkit.roofline import measure
 from labkit.roofline.measure import Limits, Matmul
-from labkit.system import kernels, paths
+from labkit.system import kernels
 from labkit.system.load import Contention
 from labkit.system.paths import DATA
 
@@ -156,8 +154,6 @@ CASES = [
     case("memory", "ok", "8.0 GiB", machine=machine(gib=8)),
     case("disk", "fail", "0.0 GiB free", "free 1 GiB", "fail fail", disk=GIB // 20),
     case("disk", "warn", "0.5 GiB free", "free 1 GiB", "warn warn", disk=GIB // 2),
-    case("system", "fail", "riscv64", "Linux on x86-64 or Arm64", "fail fail", system="Linux riscv64"),
-    case("system", "fail", "Darwin", "Linux on x86-64 or Arm64", "fail fail", system="Darwin arm64"),
     case("speed", "ok", "`./lab roofline`"),
     case(
         "speed", "ok", "240 GFLOP/s in FP32, 83% of the AVX2 VFMADD peak of 2 cores", speed=synthetic_limits(240, 289)
@@ -232,13 +228,6 @@ def test_on_arm64_all_labs_run_and_one_shows_recorded_results(daal4py):
     assert not [verdict.lab for verdict in report.verdicts if verdict.status == "fail"]
     assert {verdict.lab[:2] for verdict in report.verdicts if finding(report, "daal4py") in verdict.because} == {"09"}
     assert finding(report, "daal4py").seen.startswith("not available: it has no package for Arm")
-
-
-@pytest.mark.parametrize("python", [f"3.{minor}.2" for minor in range(9, 16)])
-def test_supported_pythons_are_those_the_packages_are_locked_for(python):
-    project = tomllib.loads((paths.ROOT / "pyproject.toml").read_text())["project"]
-    locked = SpecifierSet(project["requires-python"]).contains(python)
-    assert finding(judged(Python=python), "Python").status == ("ok" if locked else "fail")
 
 
 @pytest.mark.parametrize("probe", [check.name for check in CHECKS if check.cost])
