@@ -124,9 +124,7 @@ _enclosing: ContextVar[Contention | None] = ContextVar("enclosing", default=None
 
 
 @contextlib.contextmanager
-def watch(
-    where: str = "", cpus: Collection[int] | None = None, unknown: str = "", show: bool = True
-) -> Iterator[Contention]:
+def watch(where: str = "", show: bool = True) -> Iterator[Contention]:
     """Measure in the block: hold a measuring slot, if there are any, and watch for other work on the cores.
 
     This is how lab cells that measure in the kernel get a slot (`labkit.system.cores`). Print a line if other work is
@@ -134,12 +132,12 @@ def watch(
 
     Parameters
     ----------
-    where, cpus, unknown
+    where : str
         As for `observe`.
     show : bool
         Whether to print that line.
     """
-    with cores.reserve(), observe(where, cpus, unknown) as others:
+    with cores.reserve(), observe(where) as others:
         yield others
     if show and others.busy:
         print(others, flush=True)
