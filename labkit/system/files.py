@@ -108,22 +108,6 @@ def _write(path: Path, content: bytes) -> None:
         raise
 
 
-def append(path: Path, line: str) -> None:
-    """Append a line to a file, whole or not at all.
-
-    Raises
-    ------
-    NotWritten
-        If it can't be written; the file is unchanged.
-    """
-    content = f"{line}\n".encode()
-    with writing(path), path.open("ab", buffering=0) as file:
-        size = os.fstat(file.fileno()).st_size
-        if file.write(content) < len(content):
-            file.truncate(size)
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
 def open_regular(path: Path, max_bytes: float = MAX_BYTES) -> BinaryIO:
     """Open a file that someone else may have made, for reading; never block.
 

@@ -244,7 +244,8 @@ def _search(
 
     def on_trial(trial: Trial, so_far: list[Trial]) -> None:
         completed.append(trial)
-        files.append(out / TRIALS, json.dumps(trial._asdict()))
+        line = f"{json.dumps(trial._asdict())}\n"
+        files.write(out / TRIALS, files.read(out / TRIALS) + line.encode())
         _limit_time(command, trial, default)
         metric = "failed" if trial.state == "failed" else format_metric(trial.value)
         state = f"  ({trial.state})" if trial.state == "pruned" else ""

@@ -2,8 +2,6 @@
 
 import errno
 import os
-import resource
-import signal
 import socket
 import stat
 from pathlib import Path
@@ -80,25 +78,6 @@ def test_each_error_is_one_line_with_a_remedy(tmp_path, number, message):
         raise OSError(number, os.strerror(number))
     assert str(raised.value).startswith(f"cannot write {tmp_path}/x: {message}")
     assert "\n" not in str(raised.value)
-
-
-# --- Lines ---
-
-
-def test_lines_are_appended_and_one_that_does_not_fit_is_removed(tmp_path):
-    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
-    path = tmp_path / "log"
-    for line in ("one", "zwölf"):
-        files.append(path, line)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (20, limit[1]))
-    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    try:
-        with pytest.raises(files.NotWritten):
-            files.append(path, "x" * 100)
-    finally:
-        signal.signal(signal.SIGXFSZ, before)
-        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
-    assert path.read_text() == "one\nzwölf\n"
 
 
 # --- Files that others made ---
