@@ -125,10 +125,6 @@ class CountingComm:
         for record in (self.messages, self.collectives, self._sent, self._received, self._awaited):
             record.clear()
 
-    def bytes_sent(self) -> float:
-        """Return the number of bytes sent since the last reset."""
-        return sum(size for _, size in [*self.messages, *self.collectives])
-
     def _over(self, comm: MPI.Comm) -> Self:
         """Return the same for another communicator, with these counts."""
         other = type(self).__new__(type(self))
