@@ -88,8 +88,7 @@ class Limits:
     isa : tuple of str
         As in `Machine`.
     runs : mapping of str to sequence of float
-        Repetitions: by dtype those of the fastest matmul; in GB/s, for "memory" those of the fastest stream, and for
-        "reading" those of the fastest reader.
+        Repetitions: by dtype those of the fastest matmul, and for "memory" those of the fastest stream, in GB/s.
     """
 
     products: Mapping[str, list[Matmul]]
@@ -105,28 +104,20 @@ class Limits:
         """The highest of `streams`, in GB/s."""
         return max(self.streams.values())
 
-    @property
-    def reader(self) -> str:
-        """The name of the fastest reader, whose GB/s are the limit for work that only reads memory."""
-        return max(self.streams.keys() - peaks.STREAMS.keys(), key=self.streams.__getitem__)
-
     def peak(self, dtype: DType) -> float:
         """Return the speed of the fastest matmul in a dtype, in GFLOP/s or GOP/s."""
         if dtype not in INSTRUCTIONS:
             raise LabError(f"there is no peak for {dtype!r}: choose from {', '.join(INSTRUCTIONS)}.")
         return self.products[dtype][0].speed
 
-    def measured(self, what: DType | Literal["memory", "reading"]) -> Measured:
-        """Return the peak in a dtype, the bandwidth of "memory", or that of "reading" it, with its interval.
+    def measured(self, what: DType | Literal["memory"]) -> Measured:
+        """Return the peak in a dtype, or the bandwidth of "memory", with its interval.
 
         Nothing makes a repetition faster than the limit, so the fastest one is the limit. The interval begins where
         that of the repetitions' median does.
         """
-        if what in INSTRUCTIONS:
-            value = self.peak(what)
-        else:
-            value = self.bandwidth if what == "memory" else self.streams[self.reader]
-        unit = {"memory": "GB/s", "reading": "GB/s", "int8": "GOP/s"}.get(what, "GFLOP/s")
+        value = self.bandwidth if what == "memory" else self.peak(what)
+        unit = {"memory": "GB/s", "int8": "GOP/s"}.get(what, "GFLOP/s")
         source = Source("lab roofline", self.when)
         figure = summarize(self.runs.get(what) or [value], unit, source, (self.others,))
         high = math.nan if math.isnan(figure.low) else value
@@ -145,7 +136,6 @@ class Limits:
         derived = {
             "peaks": {dtype: self.peak(dtype) for dtype in INSTRUCTIONS},
             "bandwidth": self.bandwidth,
-            "reading": self.streams[self.reader],
             "emulated": [dtype for dtype in INSTRUCTIONS if self.emulated(dtype)],
         }
         return dataclasses.asdict(self) | {"others": self.others.as_dict()} | derived
@@ -258,7 +248,6 @@ def render(limits: Limits, console: Console) -> None:
             table.add_row("", f"{fastest['speed']:,.0f} {unit}", f"instruction peak, {share}")
     streams = ", ".join(f"{name} {speed:,.1f}" for name, speed in limits.streams.items())
     table.add_row("memory bandwidth", str(limits.measured("memory")), f"{streams}, beyond the caches")
-    table.add_row("read-only", str(limits.measured("reading")), f"fastest reader: {limits.reader}")
     console.print(table)
     ridges = ", ".join(f"{limits.ridge(dtype):.0f} in {dtype}" for dtype in INSTRUCTIONS)
     lines = (

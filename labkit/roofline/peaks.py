@@ -61,8 +61,7 @@ def main(isa: Sequence[str] = (), quick: bool = False) -> None:
             "instructions": fastest_instructions(isa),
         }
         matmuls: dict[str, list[dict[str, Any]]] = {}
-        reading = [speeds for name, speeds in streams.items() if name not in STREAMS]
-        runs = {"memory": max(streams.values(), key=max), "reading": max(reading, key=max)}
+        runs = {"memory": max(streams.values(), key=max)}
         makers = {"TensorFlow": tensorflow_matmuls, "OpenVINO": openvino_matmuls}
         for dtype, libraries in LIBRARIES.items():
             matmuls[dtype] = []

@@ -68,14 +68,11 @@ def test_a_limit_is_the_fastest_repetition_with_the_interval_of_their_median():
     assert LIMITS.bandwidth == 20
     assert [LIMITS.ridge(dtype) for dtype in measure.INSTRUCTIONS] == [10, 20, 40]
     runs = {"float32": [190.0, 195.0, 50.0, 200.0, 192.0, 199.0], "memory": [20.0, 19.99, 19.98]}
-    limits = dataclasses.replace(LIMITS, runs=runs | {"reading": [17.9, 18.0, 17.8, 17.9, 17.9, 17.9]})
+    limits = dataclasses.replace(LIMITS, runs=runs)
     assert str(limits.measured("float32")) == "200 GFLOP/s (50 to 200)"
     assert str(limits.measured("memory")) == "20.0 GB/s"
     assert str(limits.measured("int8")) == "800 GOP/s", "cached by an earlier version, without repetitions"
     assert str(limits.measured("float32").source) == f"lab roofline, {LIMITS.when}"
-    reading = limits.measured("reading")
-    assert (limits.reader, reading.value, reading.unit) == ("four streams in C", 18, "GB/s"), "not a stream that writes"
-    assert "read-only 18.0 GB/s" in shown(limits)
 
 
 @pytest.mark.parametrize(
@@ -204,7 +201,7 @@ def test_a_small_real_measurement():
     figures = next(json.loads(line) for line in completed.lines if line.startswith("{"))
     limits = measure._limits(figures | {"when": "now"}, this_machine().isa)
     assert min(*(limits.peak(dtype) for dtype in measure.INSTRUCTIONS), *limits.streams.values()) > 0
-    assert all(limits.measured(what).low > 0 for what in ("memory", "reading", *measure.INSTRUCTIONS))
+    assert all(limits.measured(what).low > 0 for what in ("memory", *measure.INSTRUCTIONS))
     assert all(max(runs) == limits.measured(what).value for what, runs in limits.runs.items())
     assert limits.others.share is None or 0 <= limits.others.share <= 1
     assert limits.streams.keys() == {"copy", "add", readers.MATMUL, *readers.by_core()}
@@ -312,7 +309,6 @@ def test_limits_are_shown_with_explanations_and_a_warning_if_the_machine_was_bus
     assert "1,000 GFLOP/s instruction peak, AMX TDPBF16PS; the matmul reaches 40%" in text
     for part in ("200 GFLOP/s", "800 GOP/s", "20.0 GB/s", "4.0 × float32", "10 in float32, 20 in bfloat16, 40 in int8"):
         assert part in text
-    assert "fastest reader: four streams in C" in text
     assert "--again" not in text
     others = {"share": 0.63, "throttled": 0.0, "busy": True, "why": ""}
     text = shown(measure._limits(MEASURED | {"when": "now", "others": others}, LIMITS.isa))
