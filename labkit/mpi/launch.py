@@ -55,7 +55,6 @@ def run_ranks(
     threads: int | None = None,
     env: Mapping[str, object] | None = None,
     timeout: float = 600.0,
-    cwd: str | Path | None = None,
     show: bool = True,
     network: Testbed | None = None,
 ) -> Run:
@@ -74,7 +73,7 @@ def run_ranks(
     n : int
         Number of ranks.
     script : path
-        The script, relative to `cwd`.
+        The script.
     args
         The script's arguments.
     threads : int, optional
@@ -83,8 +82,6 @@ def run_ranks(
         Additional environment variables for the ranks.
     timeout : float
         Seconds after which all ranks are killed.
-    cwd : path, optional
-        The folder to run in; by default the current one.
     show : bool
         Whether to print the command and the lines.
     network : Testbed, optional
@@ -97,13 +94,15 @@ def run_ranks(
     RankError
         Within seconds after a rank fails, and after a timeout; no process of the run is left then.
     """
-    folder, path = _resolve(script, cwd)
+    path = Path(script).resolve()
+    if not path.is_file():
+        raise LabError(f"{script} {'is a folder' if path.is_dir() else 'does not exist'}: pass the path of a script.")
     if not (BIN / HYDRA).exists():
         raise LabError("mpirun is missing from this environment: ./lab setup installs it.")
 
     with contextlib.ExitStack() as until_over:
         until_over.enter_context(cores.reserve())
-        planned = _plan(n, os.path.relpath(path, folder), args, threads, env, network, folder, until_over)
+        planned = _plan(n, os.path.relpath(path), args, threads, env, network, until_over)
         pipes = until_over.enter_context(files.temporary_folder())
         library = loopback.library(pipes) if planned.local and not network else None
         is_open = planned.local and not network and not library and is_new(loopback.OPEN_PORT_WARNING)
@@ -113,7 +112,7 @@ def run_ranks(
             network_line = str(network or "")  # the first call measures the wires
             print("\n".join(filter(None, [command, network_line, warning])), flush=True)
         mpirun = MpiRun(n, pipes, show)
-        in_time, others = _launch(planned, network, folder, mpirun, library, timeout)
+        in_time, others = _launch(planned, network, mpirun, library, timeout)
     remarks = mpirun.remarks()
     if not in_time:
         raise timeout_error(timeout, mpirun.ranks, mpirun.elapsed(), remarks)
@@ -145,12 +144,11 @@ def _plan(
     threads: int | None,
     env: Mapping[str, object] | None,
     testbed: Testbed | None,
-    folder: Path,
     until_over: contextlib.ExitStack,
 ) -> Plan:
     """Return a plan on free cores; those that its ranks are bound to are reserved until the run ends."""
     machine = usable_machine()
-    lab = f"{os.path.relpath(paths.ROOT, folder)}/lab"  # always with a slash, as it is not on the PATH
+    lab = f"{os.path.relpath(paths.ROOT)}/lab"  # always with a slash, as it is not on the PATH
 
     def on(free: tuple[cores.Core, ...]) -> Plan:
         return plan(n, script, *args, machine=machine, threads=threads, env=env, testbed=testbed, lab=lab, free=free)
@@ -165,7 +163,7 @@ def _plan(
 
 
 def _launch(
-    planned: Plan, testbed: Testbed | None, folder: Path, mpirun: MpiRun, library: Path | None, timeout: float
+    planned: Plan, testbed: Testbed | None, mpirun: MpiRun, library: Path | None, timeout: float
 ) -> tuple[bool, load.Contention]:
     """Run mpirun to its end, or to the end of its time; return whether it ended in time, and other work meanwhile."""
     argv = [*(testbed.enter() if testbed else ()), *planned.hydra_argv]
@@ -174,20 +172,9 @@ def _launch(
     with load.observe(cpus=planned.cpus or None, unknown=unknown) as others:
         with fidelity.watch(testbed) as wires:
             try:
-                mpirun.start(argv, {**planned.variables, **planned.env}, folder, library)
+                mpirun.start(argv, {**planned.variables, **planned.env}, library)
                 in_time = mpirun.wait(timeout)
             finally:
                 mpirun.end()
         others.doubt = wires.doubt
     return in_time, others
-
-
-def _resolve(script: str | Path, cwd: str | Path | None) -> tuple[Path, Path]:
-    """Return the folder to run in and the script's path."""
-    folder = Path(cwd or ".").resolve()
-    if not folder.is_dir():
-        raise LabError(f"There is no folder {cwd} to run in: set cwd to an existing one.")
-    path = (folder / script).resolve()
-    if not path.is_file():
-        raise LabError(f"{script} {'is a folder' if path.is_dir() else 'does not exist'}: pass the path of a script.")
-    return folder, path

@@ -101,7 +101,7 @@ class MpiRun:
         """Return the seconds since the start."""
         return time.monotonic() - self._began
 
-    def start(self, argv: Sequence[str], variables: Mapping[str, str], cwd: Path, library: Path | None = None) -> None:
+    def start(self, argv: Sequence[str], variables: Mapping[str, str], library: Path | None = None) -> None:
         """Start mpirun, with a library preloaded into it, so that it ends if this process ends.
 
         By default, Hydra interleaves pieces of the ranks' lines. Here it writes each rank's stdout and stderr to
@@ -132,7 +132,7 @@ class MpiRun:
             plumbing |= compiler.preload(f"/dev/fd/{folder}/preload", environ)
         try:
             self._mpirun = processes.start(
-                argv, {**environ, **variables, **plumbing}, cwd, stdout=write, stderr=write, pass_fds=[folder]
+                argv, {**environ, **variables, **plumbing}, None, stdout=write, stderr=write, pass_fds=[folder]
             )
         except OSError as error:
             raise LabError(f"cannot start mpirun: {error.strerror}. Is one of the arguments too long?") from error

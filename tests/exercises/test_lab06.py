@@ -1,3 +1,4 @@
+import contextlib
 import json
 from collections import Counter
 
@@ -65,7 +66,8 @@ def recordings(tmp_path_factory):
 
     def run(module, method="ring"):
         arguments = ("servers", module, method, BYTES // 4, "out.json")
-        run_ranks(N, "work/travel.py", *arguments, threads=1, env=SLEEP_WHILE_WAITING, cwd=folder, show=False)
+        with contextlib.chdir(folder):
+            run_ranks(N, "work/travel.py", *arguments, threads=1, env=SLEEP_WHILE_WAITING, show=False)
         return json.loads((folder / "out.json").read_text())
 
     return {name: run(name) for name in ("ring", "colleague", "wrong")} | {"servers": run("ring", "n servers")}
@@ -172,8 +174,9 @@ if not MPI.COMM_WORLD.rank:
 
 
 @pytest.mark.slow
-def test_a_timeline_matches_sends_and_receives_of_all_kinds(tmp_path):
+def test_a_timeline_matches_sends_and_receives_of_all_kinds(tmp_path, monkeypatch):
     (tmp_path / "exchanges.py").write_text(EXCHANGES)
-    run = run_ranks(2, "exchanges.py", threads=1, cwd=tmp_path, show=False)
+    monkeypatch.chdir(tmp_path)
+    run = run_ranks(2, "exchanges.py", threads=1, show=False)
     sent = [(0, 1, 3, 16, True), (1, 0, 0, 32, True), (1, 0, 3, 16, True), (1, 0, 5, 0, True)]
     assert [tuple(message) for message in json.loads(run.lines[0][-1])] == sent

@@ -47,7 +47,6 @@ class TestInput:
         [
             ("gone.py", {}, "gone.py does not exist"),
             (".", {}, "is a folder"),
-            ("exists.py", {"cwd": "nowhere"}, "no folder nowhere"),
             *(("exists.py", {"threads": odd}, "threads must be an integer") for odd in ("2", 1.5, True)),
             ("exists.py", {"env": {"A": "x" * 300_000}}, "cannot start mpirun: Argument list too long"),
             ("exists.py", {"n": 0}, "the number of ranks, must be"),
@@ -421,7 +420,8 @@ def test_an_ended_slurm_job_is_reported_as_soon_as_srun_gives_up(tmp_path, monke
     for name, value in job.items():
         monkeypatch.setenv(f"SLURM_{name}", value)
     (tmp_path / "x.py").write_text("from mpi4py import MPI")
-    error = failure(2, "x.py", cwd=tmp_path, timeout=300, show=False)
+    monkeypatch.chdir(tmp_path)
+    error = failure(2, "x.py", timeout=300, show=False)
     assert str(error) == f"mpirun started no rank. It reported:\n  {message}"
 
 
@@ -539,8 +539,8 @@ class TestNetwork:
         folder, name = "deeper", script("import os; print(os.uname().nodename, os.environ['OMP_NUM_THREADS'])")
         Path(folder).mkdir()
         options = {"racks": 2, "uplink": "50 Mbit/s", "wires": {2: "40.5 Mbit/s"}, "queue": 20_000}
-        with Testbed(2, "123.4 Mbit/s", **options) as racks:
-            run = run_ranks(2, f"../{name}", cwd=folder, network=racks, timeout=60)
+        with Testbed(2, "123.4 Mbit/s", **options) as racks, contextlib.chdir(folder):
+            run = run_ranks(2, f"../{name}", network=racks, timeout=60)
         printed = capsys.readouterr().out.split("\n2 nodes in")[0]
         program = shlex.quote(f"{os.path.relpath(paths.ROOT, folder)}/lab")  # the checkout's path may have spaces
         assert printed.startswith(f"{program} testbed --nodes 2 --rate ")

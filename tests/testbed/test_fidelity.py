@@ -70,10 +70,11 @@ def core_limited(monkeypatch):
     monkeypatch.setattr(fidelity.Fidelity, "doubt", property(lambda self: "the cores were in use"))
 
 
-def test_ranks_report_it_to_the_enclosing_measurement(core_limited, wires_can_be_made, tmp_path, capsys):
+def test_ranks_report_it_to_the_enclosing_measurement(core_limited, wires_can_be_made, tmp_path, monkeypatch, capsys):
     (tmp_path / "nothing.py").write_text("")
+    monkeypatch.chdir(tmp_path)
     with Testbed(2) as wires, load.watch("section 7") as others:
-        run = run_ranks(2, "nothing.py", cwd=tmp_path, network=wires, threads=1, show=False)
+        run = run_ranks(2, "nothing.py", network=wires, threads=1, show=False)
     assert run.others.busy
     assert others.busy
     assert others.note.startswith(
