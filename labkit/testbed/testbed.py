@@ -163,12 +163,7 @@ class Testbed:
 
     def enter(self, node: int | None = None) -> list[str]:
         """Return the command prefix that runs a command on a node, or at the switch."""
-        if node is None:
-            return self._shell.enter()
-        for candidate in self.nodes:
-            if candidate.number == node:
-                return self._shell.enter(candidate.pid)
-        raise LabError(f"the nodes are 1 to {len(self.nodes)}: there is no node {node!r}.")
+        return self._shell.enter(self.nodes[node - 1].pid if node else None)
 
     def set_wire(self, node: int, rate: float | str) -> None:
         """Change the rate of a node's wire; `topology` and `check` keep the rates with which the testbed was made."""
