@@ -106,8 +106,6 @@ class Limits:
 
     def peak(self, dtype: DType) -> float:
         """Return the speed of the fastest matmul in a dtype, in GFLOP/s or GOP/s."""
-        if dtype not in INSTRUCTIONS:
-            raise LabError(f"there is no peak for {dtype!r}: choose from {', '.join(INSTRUCTIONS)}.")
         return self.products[dtype][0].speed
 
     def measured(self, what: DType | Literal["memory"]) -> Measured:
