@@ -6,7 +6,6 @@ the machine is left alone.
 
 import contextlib
 import os
-import pwd
 import shutil
 import signal
 import socket
@@ -210,10 +209,10 @@ class Cluster:
         folder = self._target()
         if not folder or not _has_our_name(folder) or not folder.is_dir():
             return None
-        if (owner := folder.stat().st_uid) != os.geteuid():
+        if folder.stat().st_uid != os.geteuid():
             raise LabError(
-                f"the cluster here belongs to {_user(owner)}: only that user and root can use or end it. As root: "
-                f"runuser -u {_user(owner)} -- ./lab cluster down"
+                f"the cluster here belongs to {folder.owner()}: only that user and root can use or end it. As root: "
+                f"runuser -u {folder.owner()} -- ./lab cluster down"
             )
         return folder
 
@@ -283,13 +282,6 @@ def _real_slurm() -> Slurm | None:
 def _has_our_name(folder: Path) -> bool:
     """Return whether a folder has the name of a small cluster's."""
     return folder.parent == supervisor.TMP and folder.name.startswith(SMALL)
-
-
-def _user(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
 
 
 def _broken(folder: Path) -> tuple[str, ...]:
