@@ -28,7 +28,7 @@ OPTIONS = {
     "leave": "--folder",
     "bench": "--model --batch_size --num_batches --use_fp16 --config --rounds --json",
     "roofline": "--again --json",
-    "tune": "--knobs --metric --minimize --trials --minutes --repeats --finalists --rounds --out",
+    "tune": "--knobs --metric --minimize --trials --minutes --repeats --rounds --out",
     "testbed": "--nodes --rate --racks --uplink",
     "cluster up": "--nodes --network",
     "cluster status": "",

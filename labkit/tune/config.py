@@ -20,6 +20,5 @@ class TuneConfig:
     trials: Annotated[int | None, Flag("maximum number of points to try, 40 unless --minutes is given")] = None
     minutes: Annotated[float | None, Flag("start no trial after this many minutes")] = None
     repeats: Annotated[int, Flag("runs per point; their median counts", min=1)] = 3
-    finalists: Annotated[int, Flag("best trials to measure again at the end", min=1)] = 3
     rounds: Annotated[int, Flag("fresh rounds of default vs best trials at the end", min=2)] = 6
     out: Annotated[Path | None, Flag("output folder; by default, work/tune-NAME")] = None

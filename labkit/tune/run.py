@@ -26,6 +26,7 @@ from labkit.tune.trial import Command, check_metric, format_metric
 # The default command of `lab tune`: few steps, as there are many trials.
 BENCH_FLAGS = ("-m", "labkit.bench", "--num_batches=10")
 DEFAULT_TRIALS = 40
+FINALISTS = 3  # the best trials that are measured again
 TIMEOUT_FACTOR = 10  # of the default's time; large, as larger batches legitimately take longer
 MIN_TIMEOUT_S = 60.0
 TRIALS = "trials.jsonl"  # what is searched, then a line for each trial
@@ -130,7 +131,7 @@ def _finalists(trials: Sequence[Trial], default: Settings, config: TuneConfig) -
         if trial.state == "done" and trial.settings != default
     }
     ranked = sorted(others, key=lambda name: others[name].value, reverse=not config.minimize)
-    return {DEFAULT: trials[0]} | {name: others[name] for name in ranked[: config.finalists]}
+    return {DEFAULT: trials[0]} | {name: others[name] for name in ranked[:FINALISTS]}
 
 
 def _confirm(
