@@ -45,16 +45,19 @@ def up(
 def status() -> None:
     """Show the cluster's nodes and jobs, and any part that has died. Exit code 1 if it is down or broken."""
     from labkit.slurm import cluster, supervisor
+    from labkit.system import processes
 
-    status = cluster.Cluster().status()
-    if status is None:
-        print("The labs' Slurm is not running. Start it: ./lab cluster up")
-    elif status.broken:
-        print("Slurm is broken:", *status.broken, "Restart it: ./lab cluster down, then ./lab cluster up", sep="\n")
+    small = cluster.Cluster()
+    if slurm := small.slurm():
+        environ = {"PATH": processes.search_path(), **slurm.variables}
+        answers = [supervisor.query(name, environ=environ) or "no answer" for name in ("sinfo", "squeue")]
+        use = "\n".join(_exports(slurm.variables))
+        print("\n\n".join(filter(None, [*answers, slurm.network, use])))
+    elif broken := small.broken():
+        print("Slurm is broken:", *broken, "Restart it: ./lab cluster down, then ./lab cluster up", sep="\n")
     else:
-        use = "\n".join(_exports(supervisor.variables(status.folder)))
-        print("\n\n".join(filter(None, [status.nodes, status.jobs, status.network, use])))
-    raise SystemExit(0 if status and not status.broken else 1)
+        print("The labs' Slurm is not running. Start it: ./lab cluster up")
+    raise SystemExit(0 if slurm else 1)
 
 
 @app.command("down", epilog="Example: `./lab cluster down`")

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import psutil
 
@@ -58,28 +58,6 @@ class Slurm:
     nodes: int
     cpus_per_node: int
     variables: Mapping[str, str]
-    network: str = ""
-
-
-class Status(NamedTuple):
-    """The state of the small Slurm.
-
-    Attributes
-    ----------
-    folder : Path
-        The folder of its configuration and logs.
-    nodes, jobs : str
-        The output of `sinfo` and `squeue`; empty if parts are missing.
-    broken : tuple of str
-        The processes that should be running and have ended, with the last lines of their logs.
-    network : str
-        The wires, with their measured rate; empty without wires.
-    """
-
-    folder: Path
-    nodes: str
-    jobs: str
-    broken: tuple[str, ...]
     network: str = ""
 
 
@@ -175,25 +153,24 @@ class Cluster:
     def slurm(self) -> Slurm | None:
         """Return the small Slurm if it is up and complete, else None."""
         folder = self._folder()
-        if not folder or _broken(folder):
+        if not folder or self.broken():
             return None
         nodes, cpus = map(int, (folder / "up").read_text(encoding="utf-8").split())
         return Slurm("own", nodes, cpus, supervisor.variables(folder), _network(folder)[1])
 
-    def status(self) -> Status | None:
-        """Return its state, or None if it was not started."""
+    def broken(self) -> tuple[str, ...]:
+        """Return its parts that have ended, a daemon with the last lines of its log; none if it was not started."""
         folder = self._folder()
         if not folder:
-            if target := self._target():
-                return Status(target, "", "", ("its folder is gone, as after a restart of this machine",))
-            return None
-        if broken := _broken(folder):
-            return Status(folder, "", "", broken)
-        nodes, jobs = (
-            supervisor.query(command, environ=supervisor.environ(folder)) or "no answer"
-            for command in ("sinfo", "squeue")
-        )
-        return Status(folder, nodes, jobs, (), _network(folder)[1])
+            return ("its folder is gone, as after a restart of this machine",) if self._target() else ()
+        if not _supervisor_pid(folder):
+            return ("its supervisor process is gone",)
+        if not (folder / "up").exists():
+            return ("it is still starting",)
+        try:
+            return tuple((folder / "ended").read_text(encoding="utf-8").split("\0")[:-1])
+        except FileNotFoundError:
+            return ()
 
     def down(self) -> bool:
         """End it and its jobs, which get SIGTERM and some seconds to save; return whether there was one."""
@@ -282,18 +259,6 @@ def _real_slurm() -> Slurm | None:
 def _has_our_name(folder: Path) -> bool:
     """Return whether a folder has the name of a small cluster's."""
     return folder.parent == supervisor.TMP and folder.name.startswith(SMALL)
-
-
-def _broken(folder: Path) -> tuple[str, ...]:
-    """Return the missing parts of the Slurm in a folder."""
-    if not _supervisor_pid(folder):
-        return ("its supervisor process is gone",)
-    if not (folder / "up").exists():
-        return ("it is still starting",)
-    try:
-        return tuple((folder / "ended").read_text(encoding="utf-8").split("\0")[:-1])
-    except FileNotFoundError:
-        return ()
 
 
 def _network(folder: Path) -> tuple[str, str]:

@@ -16,6 +16,7 @@ import pytest
 from machines import machine
 from slurm_shell import is_sleep, script, shell_of, supervisor_of
 
+from labkit.cli import cluster as commands
 from labkit.mpi.planning import SMALL
 from labkit.slurm import cluster, supervisor
 from labkit.slurm.cluster import Cluster
@@ -76,10 +77,16 @@ def test_up_and_status_describe_the_cluster_and_up_again_changes_nothing(small):
     pid_file = (folder_of(small) / supervisor.PID_FILE).read_text()
     assert small.up(2) == slurm
     assert (folder_of(small) / supervisor.PID_FILE).read_text() == pid_file
-    status = small.status()
-    assert (status.broken, status.folder) == ((), folder_of(small))
-    assert "n[1-2]" in status.nodes
-    assert "JOBID" in status.jobs
+    assert small.broken() == ()
+
+
+def test_its_status_lists_nodes_jobs_and_how_to_use_it(small, monkeypatch, capsys):
+    monkeypatch.setattr(cluster, "Cluster", lambda: small)
+    with pytest.raises(SystemExit) as ended:
+        commands.status()
+    assert ended.value.code == 0
+    text = capsys.readouterr().out
+    assert all(part in text for part in ("n[1-2]", "JOBID", f"export SLURM_CONF={folder_of(small)}"))
 
 
 RANK = """
@@ -140,7 +147,7 @@ def test_two_clusters_are_independent_and_no_client_waits_for_one_that_ended(sma
     assert all(client.wait(timeout=40) != 0 for client in clients)
     assert gone(another, folder)
     assert small.slurm() == first
-    assert small.status().broken == ()
+    assert small.broken() == ()
 
 
 # --- It ends, and nothing is left ---
@@ -167,16 +174,16 @@ def test_a_dead_daemon_is_named_up_repairs_the_cluster_and_down_ends_stubborn_jo
     supervisor_process = supervisor_of(another)
     next(process for process in supervisor_process.children() if process.name() == "slurmd").kill()
     assert eventually(lambda: another.slurm() is None)
-    assert "n1 was killed by SIGKILL" in another.status().broken[0]
-    assert "log" in another.status().broken[0]
+    assert "n1 was killed by SIGKILL" in another.broken()[0]
+    assert "log" in another.broken()[0]
     assert another.up(1).nodes == 1
     assert left_of(folder) == []
-    assert another.status().broken == ()
+    assert another.broken() == ()
     folder = folder_of(another)
     submit(another, tmp_path, STUBBORN, sleeps=3)
     assert another.down()
     assert gone(another, folder)
-    assert (another.down(), another.status(), another.slurm()) == (False, None, None)
+    assert (another.down(), another.broken(), another.slurm()) == (False, (), None)
 
 
 def test_without_its_supervisor_only_the_clusters_processes_are_ended(another, tmp_path):
@@ -189,7 +196,7 @@ def test_without_its_supervisor_only_the_clusters_processes_are_ended(another, t
     try:
         supervisor_of(another).kill()
         assert eventually(lambda: another.slurm() is None)
-        assert "supervisor" in another.status().broken[0]
+        assert "supervisor" in another.broken()[0]
         assert another.down()
         assert kernel.poll() is None
     finally:
@@ -306,7 +313,7 @@ def test_root_does_not_use_files_that_another_user_may_have_written(tmp_path, mo
     else:
         monkeypatch.setattr(os, "geteuid", lambda: 0)
     try:
-        for call in (slurm_cluster.down, slurm_cluster.status, slurm_cluster.slurm):
+        for call in (slurm_cluster.down, slurm_cluster.broken, slurm_cluster.slurm):
             with pytest.raises(LabError, match=r"only that user and root .* runuser -u \S+ -- \./lab cluster down"):
                 call()
     finally:

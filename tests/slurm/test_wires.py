@@ -112,7 +112,6 @@ def test_it_reports_both_rates_and_up_again_changes_nothing(wired):
     slurm = wired.slurm()
     assert slurm.network.startswith("2 nodes on wires of 100 Mbit/s: a transfer reached ")
     assert "%" in slurm.network
-    assert slurm.network in wired.status().network
     assert wired.up(2, network="0.1 gbit") == wired.up(2, network=1e8) == slurm
     message = r"^a cluster of 2 nodes with wires of 100 Mbit/s is up: .*\./lab cluster down$"
     for other in ({}, {"network": "1 Gbit/s"}, {"nodes": 1, "network": RATE}):
@@ -164,7 +163,7 @@ def test_a_killed_controller_and_a_killed_supervisor(another, tmp_path):
     supervisor_process = supervisor_of(another)
     next(process for process in supervisor_process.children() if process.name() == "slurmctld").kill()
     assert processes.wait_until(lambda: another.slurm() is None, 20.0)
-    assert another.status().broken[0].startswith("slurmctld was killed by SIGKILL")
+    assert another.broken()[0].startswith("slurmctld was killed by SIGKILL")
     supervisor_process.send_signal(signal.SIGKILL)
     assert processes.wait_until(lambda: not processes.is_alive(supervisor_process), 20.0)
     assert another.down()
