@@ -169,12 +169,10 @@ def _launch(
     argv = [*(testbed.enter() if testbed else ()), *planned.hydra_argv]
     # Ranks in a Slurm job may be on any node.
     unknown = "the ranks run in a Slurm job" if planned.variables else ""
-    with load.observe(cpus=planned.cpus or None, unknown=unknown) as others:
-        with fidelity.watch(testbed) as wires:
-            try:
-                mpirun.start(argv, {**planned.variables, **planned.env}, library)
-                in_time = mpirun.wait(timeout)
-            finally:
-                mpirun.end()
-        others.doubt = wires.doubt
+    with load.observe(cpus=planned.cpus or None, unknown=unknown) as others, fidelity.watch(testbed, others):
+        try:
+            mpirun.start(argv, {**planned.variables, **planned.env}, library)
+            in_time = mpirun.wait(timeout)
+        finally:
+            mpirun.end()
     return in_time, others

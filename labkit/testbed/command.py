@@ -29,11 +29,12 @@ def run(testbed: Testbed, argv: Sequence[str]) -> int:
     if not shutil.which(argv[0], path=path):
         raise LabError(f"cannot start {argv[0]}. Is it spelt right, and on the PATH?")
     environ = {**os.environ, **testbed.variables, "PATH": path}
-    with _reserved_cores(testbed), fidelity.watch(testbed) as wires, _ignoring_interrupts():
+    others = load.Contention()
+    with _reserved_cores(testbed), fidelity.watch(testbed, others), _ignoring_interrupts():
         command = [*testbed.enter(), *argv]
         status = subprocess.run(command, env=environ, preexec_fn=partial(end_with, os.getpid())).returncode
-    if wires.doubt:
-        print(load.Contention(doubt=wires.doubt), flush=True)
+    if others.doubt:
+        print(others, flush=True)
     return status if status >= 0 else 128 - status
 
 

@@ -9,9 +9,8 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 
-from labkit.system.load import CpuTimes, cpu_times
+from labkit.system.load import Contention, CpuTimes, cpu_times
 from labkit.testbed import Testbed, traffic
 
 # The share above which the cores are the limit. On an idle machine with two cores, with all-reduces at 1 to 15% above
@@ -22,33 +21,16 @@ SAMPLE_S, MIN_USE_S = 0.1, 0.5  # between checks for traffic on the wires; short
 IN_USE_BYTES = 6_000  # sent by all nodes, times their number squared: starting ranks and their imports need less
 
 
-@dataclass
-class Fidelity:
-    """The use of a testbed's cores during a run; filled in when the run is over.
-
-    Attributes
-    ----------
-    used : float
-        The share of the time, from the first use of the wires to the last, for which shared cores were in use by any
-        program: ranks that start or end need cores, but no wires. 0 if each node has its own cores, which a real node
-        would use as well, and if the wires were used too briefly to tell.
-    """
-
-    used: float = 0.0
-
-    @property
-    def doubt(self) -> str:
-        """The reason why the cores, not the wires, limited the figures; empty if they are valid."""
-        return f"the cores that nodes share were in use for {self.used:.0%} of the time" * (self.used > MAX_USED)
-
-
 @contextlib.contextmanager
-def watch(testbed: Testbed | None) -> Iterator[Fidelity]:
-    """Watch the cores of a testbed's nodes, if there is one, while the block runs."""
-    fidelity = Fidelity()
+def watch(testbed: Testbed | None, others: Contention) -> Iterator[None]:
+    """Watch the cores of a testbed's nodes, if any, while the block runs; doubt the figures if they are the limit.
+
+    What counts is their use by any program from the first use of the wires to the last: ranks that start or end need
+    cores, but no wires. A node with its own cores uses them as a real node would. A brief use of the wires can't tell.
+    """
     count = Counter(cpu for node in testbed.nodes for cpu in node.cpus) if testbed else Counter[int]()
     if not testbed or not count or max(count.values()) == 1:
-        yield fidelity
+        yield
         return
     in_use: list[tuple[float, dict[int, CpuTimes]]] = []
     over, counted = threading.Event(), _bytes_sent(testbed)
@@ -64,13 +46,14 @@ def watch(testbed: Testbed | None) -> Iterator[Fidelity]:
     thread = threading.Thread(target=watch_traffic, daemon=True)
     thread.start()
     try:
-        yield fidelity
+        yield
     finally:
         over.set()
         thread.join()
         if len(in_use) > 1 and in_use[1][0] - in_use[0][0] >= MIN_USE_S:
             (began, before), (ended, after) = in_use
-            fidelity.used = _used(before, after, count, ended - began)
+            if (used := _used(before, after, count, ended - began)) > MAX_USED:
+                others.doubt = f"the cores that nodes share were in use for {used:.0%} of the time"
 
 
 def _used(before: dict[int, CpuTimes], after: dict[int, CpuTimes], cpus: Counter[int], seconds: float) -> float:
