@@ -63,14 +63,6 @@ class Rank:
     gone_at: float | None = None  # when its process was observed to end
 
 
-@dataclass
-class _Stream:
-    """An output stream of a rank, or of mpirun itself."""
-
-    rank: Rank | None
-    splitter: processes.LineSplitter = field(default_factory=processes.LineSplitter)
-
-
 class MpiRun:
     """One mpirun and its n ranks.
 
@@ -92,7 +84,7 @@ class MpiRun:
         self._sessions: set[int] = set()  # the ranks' sessions: Hydra gives each its own, with its process id
         self._mpirun: subprocess.Popen[bytes] | None = None
         self._selector = selectors.DefaultSelector()
-        self._streams: list[_Stream] = []
+        self._streams: list[tuple[Rank | None, processes.LineSplitter]] = []  # of each rank, and of mpirun itself
         self._unprinted: list[str] = []
         self._began = time.monotonic()
         self._last_event_at = 0.0  # in seconds since the start
@@ -199,9 +191,9 @@ class MpiRun:
             self._mpirun.wait()
         while self._poll(0):
             pass
-        for stream in self._streams:
-            for line in stream.splitter.flush():
-                self._handle_line(stream, line)
+        for rank, splitter in self._streams:
+            for line in splitter.flush():
+                self._handle_line(rank, line)
         self._print_lines()
 
     def _kill(self, ranks_only: bool = False) -> bool:
@@ -217,8 +209,9 @@ class MpiRun:
 
     def _register(self, descriptor: int, rank: Rank | None) -> None:
         os.set_blocking(descriptor, False)
-        self._streams.append(_Stream(rank))
-        self._selector.register(descriptor, selectors.EVENT_READ, partial(self._read, self._streams[-1]))
+        splitter = processes.LineSplitter()
+        self._streams.append((rank, splitter))
+        self._selector.register(descriptor, selectors.EVENT_READ, partial(self._read, rank, splitter))
 
     def _poll(self, seconds: float) -> bool:
         """Handle the first events within `seconds`; return whether there were any.
@@ -244,18 +237,17 @@ class MpiRun:
             print("\n".join(self._unprinted), flush=True)
         self._unprinted.clear()
 
-    def _read(self, stream: _Stream, descriptor: int) -> None:
+    def _read(self, rank: Rank | None, splitter: processes.LineSplitter, descriptor: int) -> None:
         data = os.read(descriptor, 1 << 16)
         if not data:
             self._close(descriptor)
-        if stream.rank:
-            stream.rank.last_output_at = self.elapsed()
-        for line in stream.splitter.split(data):
-            self._handle_line(stream, line)
+        if rank:
+            rank.last_output_at = self.elapsed()
+        for line in splitter.split(data):
+            self._handle_line(rank, line)
 
-    def _handle_line(self, stream: _Stream, line: bytes) -> None:
+    def _handle_line(self, rank: Rank | None, line: bytes) -> None:
         """Handle a line of a rank's script, MPI libraries, the rank runner, or mpirun."""
-        rank = stream.rank
         if rank and _MPI.match(line):
             rank.mpi_lines.append(line.decode(errors="replace").rstrip())
             self._unprinted.append(f"[{rank.number}] MPI: {rank.mpi_lines[-1]}")
