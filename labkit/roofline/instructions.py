@@ -9,7 +9,6 @@ registers. The fastest for each dtype is printed as a line of JSON.
 import ctypes
 import json
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -62,9 +61,8 @@ def main(isa: Iterable[str]) -> None:
     """Measure, and print for each dtype the fastest instruction's name and speed, in 1e9 operations/s."""
     available, machine = {*isa}, usable_machine()
     fastest: dict[str, tuple[float, str]] = {}
-    with tempfile.TemporaryDirectory() as spare:
-        path = None if lacks.reason("compiler") else compiler.library(SOURCE, Path(spare))
-        functions = ctypes.CDLL(str(path)) if path else None
+    path = None if lacks.reason("compiler") else compiler.library(SOURCE)
+    functions = ctypes.CDLL(str(path)) if path else None
     for symbol, instruction in INSTRUCTIONS.items() if functions else ():
         if available.issuperset(instruction.needs) and available.isdisjoint(instruction.without):
             function = getattr(functions, symbol)

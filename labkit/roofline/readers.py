@@ -6,7 +6,6 @@ several, does not.
 
 import ctypes
 import functools
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -26,11 +25,10 @@ SETTLE_S = 0.2  # after a matmul, OpenBLAS threads spin and occupy the cores: fo
 def by_core() -> dict[str, Callable[[np.ndarray], object]]:
     """Return the single-core readers by name; each reads a float32 array once."""
     readers: dict[str, Callable[[np.ndarray], object]] = {MAXIMUM: np.maximum.reduce}
-    with tempfile.TemporaryDirectory() as spare:
-        if not lacks.reason("compiler") and (path := compiler.library(SOURCE, Path(spare))):
-            read = ctypes.CDLL(str(path)).read_floats
-            read.argtypes, read.restype = [ctypes.c_void_p, ctypes.c_int64], ctypes.c_float
-            readers[FOUR_STREAMS] = lambda array: read(array.ctypes.data, array.size)
+    if not lacks.reason("compiler") and (path := compiler.library(SOURCE)):
+        read = ctypes.CDLL(str(path)).read_floats
+        read.argtypes, read.restype = [ctypes.c_void_p, ctypes.c_int64], ctypes.c_float
+        readers[FOUR_STREAMS] = lambda array: read(array.ctypes.data, array.size)
     return readers
 
 

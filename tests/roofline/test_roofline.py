@@ -243,7 +243,7 @@ def test_instructions_that_the_cpu_lacks_are_not_tried(isa, names, monkeypatch, 
 
 
 def test_without_a_compiler_only_numpy_reads_and_the_instruction_peak_is_left_out(monkeypatch, capsys):
-    monkeypatch.setattr(compiler, "library", lambda source, spare: None)
+    monkeypatch.setattr(compiler, "library", lambda source: None)
     assert readers.by_core().keys() == {readers.MAXIMUM}
     instructions.main(["AVX2"])
     assert json.loads(capsys.readouterr().out) == {}
