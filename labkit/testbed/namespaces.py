@@ -62,6 +62,7 @@ class Shell:
         weakref.finalize(self, self._held.close)  # an interrupt may arrive before the caller has a reference
         self._networks: set[int] = set()  # the inodes of the network namespaces
         self._count = itertools.count()  # numbers the scripts: output of an interrupted one is skipped
+        self.rootless = os.geteuid() != 0
         self._shell: subprocess.Popen[bytes] | None = None
         try:
             self._begin()
@@ -75,18 +76,6 @@ class Shell:
             self._lifeline, writer = os.pipe()
             for end in (self._lifeline, writer):
                 self._held.callback(os.close, end)
-        errors = []
-        for rootless in (False, True) if os.geteuid() == 0 else (True,):
-            self.rootless = rootless
-            try:
-                self._open()
-            except LabError as error:
-                errors.append(str(error))
-            else:
-                return
-        raise LabError(_explain(errors[-1]))
-
-    def _open(self) -> None:
         with _interrupts_wait():
             self._shell = subprocess.Popen(
                 ["unshare", *self._options, "bash", "--noprofile", "--norc"],
@@ -109,9 +98,8 @@ class Shell:
                 {{ read -r -u {self._lifeline} || kill -s KILL 0; }} </dev/null >/dev/null 2>&1 &
                 ip link set lo up
             """)
-        except LabError:
-            self._end_shell()
-            raise
+        except LabError as error:
+            raise LabError(_explain(str(error))) from error
         self._keep(self.pid)
 
     @property

@@ -18,17 +18,6 @@ TRANSFER_TIMEOUT_S = 60.0  # on top of its duration, as all nodes start Python a
 TRANSFERRED = re.compile(r"got ([0-9.e+]+) at ([0-9.]+)")
 
 
-def check_python(shell: Shell, node: Node) -> None:
-    """Raise LabError if Python cannot be started on a node."""
-    try:
-        shell.run(shlex.join([*shell.enter(node.pid), *PYTHON, "-c", ""]))
-    except LabError as error:
-        raise LabError(
-            f"{sys.executable} cannot be started on a node ({_last_line(error)}). On nodes, even root can "
-            "only enter folders open to everyone: is Python in a closed folder, such as root's home?"
-        ) from error
-
-
 def measure(shell: Shell, topology: Topology, nodes: Sequence[Node]) -> tuple[float, float]:
     """Return the measured and expected rate, in bit/s, of the transfer that falls furthest short.
 

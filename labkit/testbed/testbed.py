@@ -95,7 +95,6 @@ class Testbed:
             # have: https://github.com/pmodels/mpich/issues/1160 reports the same of its proxy's path.
             (self._folder / ENTER.name).symlink_to(ENTER)
             self.nodes = build(self._shell, topology, usable_machine(), self.interface)
-            rates.check_python(self._shell, self.nodes[0])
             self._write_files()
             self._held = on_failure.pop_all()
 
