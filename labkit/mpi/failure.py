@@ -99,8 +99,3 @@ def timeout_error(timeout: float, ranks: list[Rank], now: float, remarks: tuple[
 def quote_mpi(ranks: list[Rank]) -> tuple[str, ...]:
     """Return the lines of MPI libraries on the ranks."""
     return tuple(f"[{rank.number}] MPI: {line}" for rank in ranks for line in rank.mpi_lines)
-
-
-def quote_mpirun(remarks: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the lines of mpirun itself."""
-    return tuple(f"[mpirun] {remark}" for remark in remarks)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from labkit.mpi import loopback
-from labkit.mpi.failure import first_failure, quote_mpirun, timeout_error
+from labkit.mpi.failure import first_failure, timeout_error
 from labkit.mpi.mpirun import BIN, MpiRun
 from labkit.mpi.planning import HYDRA, Plan, plan
 from labkit.system import cores, files, load, paths
@@ -119,7 +119,7 @@ def run_ranks(
     if error := first_failure(mpirun.ranks, mpirun.abort_status(), remarks):
         raise error
     if show and remarks:
-        print("\n".join(quote_mpirun(remarks)), flush=True)
+        print(*(f"[mpirun] {remark}" for remark in remarks), sep="\n", flush=True)
     lines = tuple(tuple(rank.lines) for rank in mpirun.ranks)
     return Run(lines, others, planned.cpus)
 

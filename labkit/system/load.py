@@ -78,13 +78,7 @@ class Contention:
 
     def as_dict(self) -> dict[str, Any]:
         """Return it in a form that `json.dumps` accepts."""
-        return {
-            "share": self.share,
-            "throttled": self.throttled,
-            "busy": self.busy,
-            "why": self.why,
-            "doubt": self.doubt,
-        }
+        return {name: getattr(self, name) for name in ("share", "throttled", "busy", "why", "doubt")}
 
     def __str__(self) -> str:
         """Return it in one line, to print when the measurement is over."""
