@@ -1,12 +1,11 @@
 """Load the photo that the labs work on, as RGB."""
 
 import math
-import struct
 import warnings
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import ExifTags, Image
 
 from labkit.system import files
 from labkit.system.errors import LabError
@@ -14,7 +13,17 @@ from labkit.system.errors import LabError
 # Formats without EPS and the like, whose readers start a program (Ghostscript) on the file's contents.
 FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
 MAX_PIXELS = 178_956_970  # above this, Pillow refuses the file as an attack (Image.DecompressionBombError)
-_UNREADABLE = (OSError, SyntaxError, ValueError, EOFError, struct.error)  # Pillow's errors for damaged files
+FULL_SCALES = {"I": (255, 2**16 - 1, 2**31 - 1), "F": (1, 255, 2**16 - 1)}  # white, in pixels of 32 bits
+_T = Image.Transpose
+UPRIGHT = {  # by EXIF orientation
+    2: _T.FLIP_LEFT_RIGHT,
+    3: _T.ROTATE_180,
+    4: _T.FLIP_TOP_BOTTOM,
+    5: _T.TRANSPOSE,
+    6: _T.ROTATE_270,
+    7: _T.TRANSVERSE,
+    8: _T.ROTATE_90,
+}
 
 
 def load_photo(path: str | Path | None = None, pixels: int | None = None) -> np.ndarray:
@@ -44,19 +53,21 @@ def load_photo(path: str | Path | None = None, pixels: int | None = None) -> np.
     if path is None:
         return np.array(_resized(_built_in(), pixels))
     path = Path(path)
-    remedy = "pass the path of a photo, relative to this notebook's folder, or None for the built-in one"
     try:
         with warnings.catch_warnings(action="ignore"):  # about large sizes that it still reads, and odd metadata
             return _read(path, pixels)
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise LabError(f"{path} does not exist: {remedy}.") from error
     except Image.DecompressionBombError as error:
         raise LabError(
             f"{path} has more than {MAX_PIXELS // 10**6} million pixels: make a smaller copy of it."
         ) from error
     except Image.UnidentifiedImageError as error:
         raise LabError(f"{path} is not a picture in a supported format: save it as JPEG or PNG.") from error
-    except _UNREADABLE as error:
+    except Exception as error:  # of any type: Pillow's decoders raise what a damaged file makes their code raise
+        if isinstance(error, OSError) and error.errno:
+            raise LabError(
+                f"{path} can't be read ({error.strerror}): pass the path of a photo, relative to this notebook's "
+                "folder, or None for the built-in one."
+            ) from error
         raise LabError(f"{path} is damaged or incomplete ({error}): copy it again, or use another one.") from error
 
 
@@ -71,16 +82,38 @@ def _read(path: Path, pixels: int | None) -> np.ndarray:
         if pixels is not None:
             image.draft(None, _size(image, pixels))  # a JPEG is then decoded smaller, in less memory
         image.load()
-        upright = ImageOps.exif_transpose(image)
-        return np.array(_resized(_rgb(upright), pixels))
+        return np.array(_resized(_rgb(_upright(image)), pixels))
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    """Return an image the right way up."""
+    try:
+        orientation = image.getexif().get(ExifTags.Base.Orientation)
+    except Exception:  # the other tags may be damaged, in a picture that is not
+        return image
+    method = UPRIGHT.get(orientation) if isinstance(orientation, int) else None
+    return image if method is None else image.transpose(method)
 
 
 def _rgb(image: Image.Image) -> Image.Image:
     """Return a Pillow image of any mode as RGB."""
+    if image.mode in FULL_SCALES or image.mode.startswith("I;16"):
+        return _in_8_bits(image).convert("RGB")
     if image.has_transparency_data:
         image = image.convert("RGBA")
         return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
     return image.convert("RGB")
+
+
+def _in_8_bits(image: Image.Image) -> Image.Image:
+    """Return greyscale of 16 or 32 bits in 8; what is not a number is black.
+
+    With 32 bits, files don't say which number is white: it is the lowest full scale that no pixel exceeds.
+    """
+    grey = np.nan_to_num(np.asarray(image, np.float32), posinf=0, neginf=0)
+    brightest = grey.max()
+    white = next((top for top in FULL_SCALES.get(image.mode, (2**16 - 1,)) if brightest <= top), brightest)
+    return Image.fromarray((grey.clip(0, white) * (255 / white) + 0.5).astype(np.uint8))
 
 
 def _resized(image: Image.Image, pixels: int | None) -> Image.Image:
