@@ -33,6 +33,7 @@ CONFIGURATION = {
     ".config/matplotlib/matplotlibrc": "text.usetex: True\nfigure.figsize: 1, 1",
 }
 VARIABLES = {"KERAS_BACKEND": "jax", "OMP_NUM_THREADS": "1", "PYTHONPATH": "/gone", "PMI_FD": "3", "MPLBACKEND": "pdf"}
+VARIABLES |= {"http_proxy": "proxy.example.org:3128", "HTTPS_PROXY": "http://[", "ALL_PROXY": "socks5h://127.0.0.1:1"}
 LAB = [sys.executable, "-c", "from labkit.cli import main; main()"]
 
 

@@ -61,10 +61,12 @@ def start(
     like. Stop JupyterLab with Ctrl-C. If no browser opens, open the printed address.
     """
     from jupyter_core.paths import SYSTEM_CONFIG_PATH
-    from jupyterlab.labapp import LabApp
 
     from labkit.exercises import catalogue, working_copies
     from labkit.system import kernels
+
+    with kernels.without_proxies():
+        from jupyterlab.labapp import LabApp
 
     notebook = working_copies.copy_path(catalogue.find(lab), folder)
     _report_copies(folder)

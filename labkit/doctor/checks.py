@@ -31,7 +31,7 @@ from labkit.exercises.catalogue import LabInfo
 from labkit.models import llama
 from labkit.mpi import torch_ranks
 from labkit.roofline import measure
-from labkit.system import compiler
+from labkit.system import compiler, kernels
 from labkit.system.cores import usable_machine
 from labkit.system.errors import LabError
 from labkit.system.machine import Machine
@@ -354,6 +354,11 @@ def _daal4py(facts: Facts, probe: ProbeResult) -> Judgement:
     return _judge(facts, probe)
 
 
+def _try_jupyterlab() -> ProbeResult:
+    with kernels.without_proxies():
+        return try_python("-mjupyterlab", "--version")
+
+
 def _try_kernel() -> ProbeResult:
     probe = try_python("kernel.py")
     if probe.error or probe.output == str(PREFIX):
@@ -389,7 +394,7 @@ CHECKS = (
     Check("ISA", "CPU", _instruction_sets),
     Check("speed", "CPU", _speed, _stored_limits),
     Check("Python", "Python", _python, platform.python_version, all_labs=True),
-    Check("JupyterLab", "Python", _judge, partial(try_python, "-mjupyterlab", "--version"), "seconds", all_labs=True),
+    Check("JupyterLab", "Python", _judge, _try_jupyterlab, "seconds", all_labs=True),
     Check("kernel", "Python", _judge, _try_kernel, "seconds", all_labs=True),
     Check("TensorFlow", "packages", _tensorflow, partial(try_python, "onednn.py"), "seconds"),
     Check("Horovod", "packages", _judge, partial(try_ranks, "allreduce_horovod.py"), "ranks"),

@@ -4,6 +4,7 @@ By default, Jupyter uses TCP ports on loopback, and every user of the machine ca
 `./lab start` listen on sockets in a folder that only their owner can enter.
 """
 
+import os
 import sys
 import tempfile
 import uuid
@@ -20,6 +21,7 @@ KERNEL = {"name": "cpu-labs", "display_name": "CPU labs", "language": "python"}
 SPECS = paths.ENV / "jupyter" / "kernels"
 TRANSPORT = "ipc"
 RULES = paths.ENV / "variables.txt"  # the script `lab` reads the same file
+PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 # With these, Jupyter uses the kit's settings and kernel, and stores settings made in JupyterLab's menus; the user's own
 # configuration does not affect the labs.
 JUPYTER_VARIABLES = {
@@ -40,6 +42,16 @@ def private_folder() -> Iterator[Path]:
         yield Path(folder)
 
 
+@contextmanager
+def without_proxies() -> Iterator[None]:
+    """Hide the user's proxies in the block: as it is imported, JupyterLab fails on forms that curl and uv accept."""
+    hidden = {name: os.environ.pop(name) for name in list(os.environ) if name.lower() in PROXIES}
+    try:
+        yield
+    finally:
+        os.environ.update(hidden)
+
+
 def options(folder: Path) -> dict[str, str]:
     """Return the options of a `KernelManager` whose kernel uses sockets in `folder`."""
     return {"transport": TRANSPORT, "connection_file": str(folder / f"kernel-{uuid.uuid4()}.json")}
@@ -55,8 +67,9 @@ def settle_environment(environ: MutableMapping[str, str]) -> list[str]:
     settings = dict(rule.split("=", 1) for mark, rule in rules if mark == "=")
     cleared = []
     for name in sorted(environ):
-        mark = next((mark for mark, pattern in rules if fnmatchcase(name, pattern)), "+")
-        if mark == "!" and environ[name] != settings.get(name):
+        both = (name, f"{name}={environ[name]}")
+        mark = next((mark for mark, rule in rules if any(fnmatchcase(text, rule) for text in both)), "+")
+        if mark == "!":
             cleared.append(name)
         if mark in "-!":
             del environ[name]
