@@ -1,6 +1,8 @@
 """Plan the mpirun command for n ranks: each rank's share of the cores, and the variables that libraries need."""
 
 import contextlib
+import ctypes
+import functools
 import math
 import os
 import re
@@ -280,7 +282,21 @@ def ucx_variables(n: int, reach: Reach, environ: Mapping[str, str]) -> dict[str,
     free = 0
     with contextlib.suppress(OSError):  # missing in some containers
         free = shutil.disk_usage(SHARED_MEMORY).free
-    return {"UCX_TLS": "posix,cma,self" if not reach.slurm and free >= n * SHM_BYTES_PER_RANK else "sm,self"}
+    private = not reach.slurm and free >= n * SHM_BYTES_PER_RANK
+    if may_copy_between_processes():
+        return {"UCX_TLS": "posix,cma,self" if private else "sm,self"}
+    return {"UCX_TLS": "posix,self" if private else "posix,sysv,self", "MPIR_CVAR_CH4_CMA_ENABLE": 0}
+
+
+@functools.cache
+def may_copy_between_processes() -> bool:
+    """Return whether a process may copy from another's memory, process_vm_readv(2): some containers forbid the call.
+
+    MPICH and UCX copy large messages so (CMA, Cross Memory Attach), and end the run if the call fails.
+    """
+    byte = ctypes.c_byte()
+    whole = (ctypes.c_size_t * 2)(ctypes.addressof(byte), 1)  # a struct iovec
+    return ctypes.CDLL(None).process_vm_readv(os.getpid(), whole, 1, whole, 1, 0) == 1
 
 
 def _check_count(name: str, value: object) -> int:

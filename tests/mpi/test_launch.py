@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import platform
 import shlex
 import signal
 import subprocess
@@ -39,6 +40,36 @@ def isolated_cores(monkeypatch):
 @pytest.fixture(autouse=True)
 def nothing_printed_before(monkeypatch):
     monkeypatch.setattr("labkit.system.terminal._seen", set())
+
+
+# As in Docker and Apptainer: the calls have these numbers on x86-64 only (seccomp(2), linux/filter.h).
+WITHOUT_PROCESS_VM = """
+import ctypes, os, struct, sys
+rules = [(0x20, 0, 0, 0), (0x15, 1, 0, 310), (0x15, 0, 1, 311), (0x06, 0, 0, 0x50001), (0x06, 0, 0, 0x7FFF0000)]
+code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *rule) for rule in rules))
+program = struct.pack("H6xP", len(rules), ctypes.addressof(code))
+libc = ctypes.CDLL(None)
+assert libc.prctl(38, 1, 0, 0, 0) == 0 == libc.prctl(22, 2, program, 0, 0)
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the system calls' numbers are x86-64's")
+def test_large_messages_arrive_where_processes_may_not_read_each_other(script):
+    ranks = script(
+        """
+        import numpy as np
+        from mpi4py import MPI
+        total = np.empty(8 << 20, np.float32)
+        MPI.COMM_WORLD.Allreduce(np.ones_like(total), total)
+        print(total.mean())
+        """
+    )
+    run = f"from labkit.mpi.launch import run_ranks; run_ranks(2, {str(ranks)!r})"
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_PROCESS_VM, "-c", run], capture_output=True, text=True, timeout=120
+    )
+    assert {"[0] 2.0", "[1] 2.0"} <= set(done.stdout.splitlines()), done
 
 
 class TestInput:
