@@ -245,6 +245,7 @@ def _real_slurm() -> Slurm | None:
     if not (shutil.which("sbatch") and shutil.which("sinfo")):
         return None
     environ = dict(os.environ)
+    environ.pop("SLURM_CLUSTERS", None)  # with several clusters, sinfo prints a line before each
     if Path(environ.get("SLURM_CONF", "")).parent.name.startswith(SMALL):
         del environ["SLURM_CONF"]  # a small cluster's configuration
     listing = supervisor.query("sinfo", "-h", "-N", "-o", "%N %c %T %P", environ=environ)

@@ -1,6 +1,7 @@
 """A terminal in a notebook, for Slurm's commands; without Slurm, it shows what was recorded."""
 
 import os
+import re
 import subprocess
 import time
 from pathlib import Path
@@ -8,6 +9,9 @@ from pathlib import Path
 from labkit.measure import recorded
 from labkit.slurm.cluster import Slurm
 
+# Variables that describe a job, and those that change what Slurm's commands do. Some clusters need a few of these.
+SETTINGS = re.compile("(.*_)?SLURM(?!_CONF$)|(SBATCH|SRUN|SALLOC|SQUEUE|SINFO|SCANCEL|SACCT)_")
+NEEDED = re.compile("[A-Z]+_(ACCOUNT|PARTITION|QOS|RESERVATION)")
 TIMEOUT_S = 600.0  # of a command such as `sbatch --wait`
 FILE_TIMEOUT_S = 60.0  # for a file that a node writes, which may appear late on a shared file system
 
@@ -33,9 +37,13 @@ class Terminal:
     def __init__(self, slurm: Slurm | None, recording: str, **variables: object) -> None:
         self.lines: list[list[str]] = []
         self._recorded: list[list[str]] | None = None
-        # Without the variables of a job that this process is in. A kernel's temporary folder ends with the kernel.
-        environ = {name: value for name, value in os.environ.items() if "SLURM" not in name or name == "SLURM_CONF"}
-        environ.pop("TMPDIR", None)
+        is_real = slurm is not None and slurm.kind == "real"
+        environ = {
+            name: value
+            for name, value in os.environ.items()
+            if not SETTINGS.match(name) or (is_real and NEEDED.fullmatch(name))
+        }
+        environ.pop("TMPDIR", None)  # a kernel's temporary folder ends with the kernel
         self._environ = environ | {name: str(value) for name, value in variables.items()}
         if slurm:
             self._environ |= slurm.variables
