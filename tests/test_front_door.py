@@ -237,13 +237,16 @@ def test_uv_run_by_root_installs_python_where_other_accounts_can_read_it(checkou
 
 PASSED = """
     UV_INDEX_URL UV_INDEX_MIRROR_PASSWORD UV_CACHE_DIR UV_PYTHON_PREFERENCE PIP_FIND_LINKS JUPYTER_DATA_DIR UCX_TLS
-    SLURM_JOB_ID SBATCH_PARTITION HTTPS_PROXY SSL_CERT_FILE LAB_DATA TF_VAR_region CXX
+    SLURM_JOB_ID SBATCH_PARTITION HTTPS_PROXY SSL_CERT_FILE LAB_DATA TF_VAR_region CXX GLIBC_TUNABLES PYTEST_VERSION
 """
 CLEARED = """
     UV_PROJECT_ENVIRONMENT UV_COMPILE_BYTECODE UV_NO_BINARY PIP_TARGET PIP_REQUIRE_VIRTUALENV PYTHONHOME PYTHONSTARTUP
     CONDA_PREFIX IPYTHONDIR JUPYTER_TOKEN MPLBACKEND PMI_RANK OMPI_X
 """
-REPORTED = "ONEDNN_DEFAULT_FPMATH_MODE HOROVOD_CONTROLLER KMP_AFFINITY OPENBLAS_CORETYPE XLA_FLAGS"
+REPORTED = """
+    ONEDNN_DEFAULT_FPMATH_MODE HOROVOD_CONTROLLER KMP_AFFINITY OPENBLAS_CORETYPE XLA_FLAGS ATEN_CPU_CAPABILITY
+    NPY_DISABLE_CPU_FEATURES PYTEST_ADDOPTS
+"""
 
 
 def test_lab_and_kernels_clear_the_same_variables_and_report_those_that_change_results(environment):
@@ -257,6 +260,14 @@ def test_lab_and_kernels_clear_the_same_variables_and_report_those_that_change_r
     of_kernel = variables.copy()
     assert set(kernels.settle_environment(of_kernel)) == set(REPORTED.split())
     assert of_kernel.keys() & variables.keys() == inherited.keys() & variables.keys()
+
+
+def test_settings_of_the_c_library_that_hide_instruction_sets_are_cleared(environment):
+    hides = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1:glibc.cpu.hwcaps=-AVX2_Usable"}
+    inherited, err = environment(**hides)
+    assert "GLIBC_TUNABLES" not in inherited
+    assert " GLIBC_TUNABLES (" in err
+    assert kernels.settle_environment(hides) == ["GLIBC_TUNABLES"]
 
 
 def test_a_rank_keeps_the_variables_that_connect_it(environment):
@@ -283,6 +294,41 @@ def test_a_command_adds_its_package_groups_permanently(checkout, words, groups):
         assert checkout.run(*command)[0] == 0
     assert checkout.groups() == groups
     assert checkout.made().count("packages") == 1 + bool(groups)
+
+
+def test_a_compiler_command_of_several_words_is_found(checkout):
+    checkout.program("ccache", "#!/bin/sh\n")
+    assert checkout.run("setup", CXX="ccache g++")[0] == 0
+    assert "missing: g++" in checkout.run("setup", CXX="icpx -O2")[2]
+
+
+def test_what_uv_says_about_the_lock_is_shown(checkout):
+    """In a folder that is a member of another project's workspace, say."""
+    checkout.program("uv", "#!/bin/sh\necho 'error: no members' >&2\nexit 2\n")
+    fake = "#!/bin/sh\nmkdir -p .lab/uv.part/bin && ln -sf /bin/true .lab/uv.part/bin/python\n"
+    checkout.program("python3", fake)
+    code, _, err = checkout.run("setup")
+    assert (code, err) == (2, "lab: uv can't read this kit's packages: error: no members\n")
+
+
+def test_a_python_without_a_module_is_named_and_not_kept(checkout):
+    python = f'exec {sys.executable} "$@"'
+    assert python in UV
+    checkout.program("uv", UV.replace(python, "echo No module named _sqlite3; exit 1"))
+    code, _, err = checkout.run("setup")
+    assert code == 2
+    assert "No module named _sqlite3" in err
+    assert "UV_PYTHON_PREFERENCE=only-managed ./lab setup" in err
+    assert not (checkout.folder / ".venv").exists()
+
+
+@pytest.mark.parametrize("why", ["No space left on device (os error 28)", "Disk quota exceeded"])
+def test_a_full_disk_is_named(checkout, why):
+    checkout.program("uv", UV.replace("no $what available", why))
+    checkout.touch("fails-packages")
+    _, _, err = checkout.run("setup", UV_CACHE_DIR="/small")
+    assert "A disk is full, of bytes (df -h) or of files (df -i):" in err
+    assert "uv's cache in /small" in err
 
 
 def test_a_group_that_cannot_be_installed_leaves_the_kit_usable(checkout):

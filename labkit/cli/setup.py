@@ -23,6 +23,7 @@ from labkit.system import paths, processes
 from labkit.system.errors import LabError
 
 VENV = paths.ROOT / ".venv"
+COMPILER_PATHS = ("CPATH", "CPLUS_INCLUDE_PATH", "C_INCLUDE_PATH", "LIBRARY_PATH")  # modules name another MPI in them
 SITE = VENV / f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
 WHEELS = tomllib.loads((paths.ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["lab"]["wheels"]
 PLATFORM = ("--python-platform", WHEELS[platform.machine()])
@@ -143,7 +144,8 @@ def _sync_horovod(kit: Path) -> str:
     }
     groups = os.environ.get("LAB_GROUPS", "").split()
     sync = (processes.uv(), "sync", "--locked", *PLATFORM, *(f"--group={name}" for name in groups))
-    return _words("env", *(f"{name}={value}" for name, value in variables.items()), *sync)
+    unset = (f"--unset={name}" for name in COMPILER_PATHS)
+    return _words("env", *unset, *(f"{name}={value}" for name, value in variables.items()), *sync)
 
 
 def bytecode(python: str | Path) -> str:

@@ -100,9 +100,11 @@ def progress(start: str) -> Iterator[Callable[[str], None]]:
     console = Console(stderr=True)
     if console.is_jupyter:
         yield lambda line: print(line, flush=True)
-    else:
+    elif sys.stderr.isatty():  # FORCE_COLOR only makes rich believe it
         with console.status(start) as status:
             yield status.update
+    else:
+        yield lambda line: None
 
 
 def prepare_streams() -> None:
