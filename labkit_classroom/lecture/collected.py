@@ -61,7 +61,7 @@ def collect(folder: Path) -> Collected:
         raise LabError(f"{paths.shown(folder)} has no results-NN.json and no output of ./lab doctor --json.")
     for entry in os.scandir(folder):
         empty = not any(student.split(" / ")[0] == entry.name for student in collected.students)
-        if empty and entry.is_dir(follow_symlinks=False) and not entry.name.startswith(".") and entry.name != WORK.name:
+        if empty and entry.is_dir(follow_symlinks=False) and not _is_hidden(entry.name) and entry.name != WORK.name:
             collected.students.add(entry.name)
     return collected
 
@@ -70,11 +70,16 @@ def _files(folder: Path) -> Iterator[Path]:
     """Yield the JSON files and zips below a folder, except hidden ones and labs' other files in `work/`."""
     for place, folders, names in os.walk(folder):
         parents = Path(place).relative_to(folder).parts
-        folders[:] = sorted(name for name in folders if len(parents) < MAX_DEPTH and not name.startswith("."))
+        folders[:] = sorted(name for name in folders if len(parents) < MAX_DEPTH and not _is_hidden(name))
         in_work = WORK.name in parents
-        for name in sorted(names):
-            if RESULTS.fullmatch(name) or (name.endswith((".json", ".zip")) and not in_work and name[0] != "."):
+        for name in sorted(name for name in names if not _is_hidden(name)):
+            if RESULTS.fullmatch(name) or (name.endswith((".json", ".zip")) and not in_work):
                 yield Path(place, name)
+
+
+def _is_hidden(name: str) -> bool:
+    """Return whether a file or folder is hidden, or one that macOS adds to archives."""
+    return name.startswith(".") or name == "__MACOSX"
 
 
 def _read(file: Path, folder: Path, collected: Collected) -> None:

@@ -162,10 +162,14 @@ def test_all_students_are_listed_and_the_kits_files_are_ignored(tmp_path):
     results(tmp_path / "seat-01" / "work" / "results-00.json", "00", e1="passed")
     (tmp_path / "seat-01" / "work" / "timeline.json").write_text("[]")
     (tmp_path / "seat-01" / "other.json").write_text("[]")
+    for name in ("__MACOSX/seat-01/work/._results-00.json", "seat-01/work/._results-00.json", "seat-01/.DS_Store"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"\0\5\x16\7")
     results(tmp_path / "seat-01" / "work" / "results-77.json", "77", e1="passed")  # an unknown lab
     text = shown(tmp_path)
     assert lines_of(text)["seat-01"] == ["1"]
     assert lines_of(text)["seat-02"] == ["–"]
+    assert "MACOSX" not in text
     unread = [line.removeprefix("Not read: ") for line in text.splitlines() if line.startswith("Not read")]
     assert unread == ["seat-01/other.json", "seat-01/work/results-77.json"]
 
