@@ -74,6 +74,17 @@ _MISSING = re.compile(
     "No .* named|cannot import name|has not been built|cannot open shared|undefined symbol|too short|ELF|not in this "
     "environment"
 )
+# Remedies by what a failed probe says.
+REMEDIES = {
+    "SIGKILL": MORE_MEMORY,
+    "SIGBUS": "give the container more shared memory: `docker run --shm-size 1g`, or a larger /dev/shm",
+    "Resource temporarily unavailable|can't start new thread|thread creation failed|pthread_create": "raise the limit "
+    "on processes and threads: `ulimit -u`, or in a container pids.max (`docker run --pids-limit`)",
+    "No space left|Disk quota": "free space (`df -h`) or files (`df -i`) on the disks of this folder, home and /tmp",
+    "Read-only file system": "set TMPDIR to a folder that you can write to",
+    r"`unset \${!SLURM_\*}`": "leave the shell of the Slurm job that has ended",
+    "Timed out after": "run the doctor again while nothing else runs",
+}
 NOT_TRIED = ProbeResult(error="not tried in a quick check")
 
 
@@ -320,12 +331,8 @@ def _other_mpi(facts: Facts) -> tuple[str, str] | None:
 
 def _remedy(facts: Facts, error: str) -> str:
     """Return the remedy for a failed probe: first for outside causes, then for the environment itself."""
-    if "SIGKILL" in error:
-        return MORE_MEMORY
-    if "`unset ${!SLURM_*}`" in error:
-        return "leave the shell of the Slurm job that has ended"
-    if "Timed out after" in error:
-        return "run the doctor again while nothing else runs"
+    if remedy := next((remedy for cause, remedy in REMEDIES.items() if re.search(cause, error)), ""):
+        return remedy
     if names := [name for name in ("LD_LIBRARY_PATH", "LD_PRELOAD") if facts.environ.get(name)]:
         return _unset(*names)
     if conflict := _other_mpi(facts):
@@ -366,6 +373,12 @@ def _try_kernel() -> ProbeResult:
     return ProbeResult(error=f"runs in {probe.output}, not in this environment")
 
 
+def _preloaded(facts: Facts, _: None) -> Judgement:
+    if libraries := facts.environ.get("LD_PRELOAD"):
+        return "warn", f"LD_PRELOAD loads {libraries} into every program; figures may differ", _unset("LD_PRELOAD")
+    return "ok", "no library is preloaded (LD_PRELOAD)", ""
+
+
 def _find_data() -> Sequence[mnist.FileStatus] | str:
     try:
         return mnist.status()
@@ -393,6 +406,7 @@ CHECKS = (
     Check("numactl", "machine", _numactl, _try_numactl),
     Check("ISA", "CPU", _instruction_sets),
     Check("speed", "CPU", _speed, _stored_limits),
+    Check("preload", "machine", _preloaded, all_labs=True),
     Check("Python", "Python", _python, platform.python_version, all_labs=True),
     Check("JupyterLab", "Python", _judge, _try_jupyterlab, "seconds", all_labs=True),
     Check("kernel", "Python", _judge, _try_kernel, "seconds", all_labs=True),

@@ -36,9 +36,10 @@ def private_folder() -> Iterator[Path]:
     """Make a new folder that only this user can enter, and remove it afterwards.
 
     It is in /tmp, which is on a local disk: a socket's path has at most 107 characters, home directories can have
-    long paths, and some network file systems do not support sockets.
+    long paths, and some network file systems do not support sockets. Where /tmp is read-only, TMPDIR names the folder.
     """
-    with tempfile.TemporaryDirectory(prefix="lab-kernels-", dir="/tmp") as folder:
+    place = "/tmp" if os.access("/tmp", os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="lab-kernels-", dir=place) as folder:
         yield Path(folder)
 
 

@@ -125,6 +125,7 @@ REBUILD = "rm -rf .venv && ./lab setup"
 BUSY = Contention(share=0.5, busy=True)
 SIGILL = failed("killed by SIGILL")
 OTHER_MPI, UCX = Mpi("mpirun", "/opt/mpi/lib"), {"UCX_TLS": "", "UCX_NET": ""}
+JEMALLOC = {"LD_PRELOAD": "libjemalloc.so.2"}
 OTHER = a_file("missing", "", "bring it", name="images.gz")
 
 
@@ -170,6 +171,11 @@ CASES = [
     case("Horovod", "fail", "120 s", "again while nothing", "ok fail", Horovod=failed("Timed out after 120 s")),
     case("Horovod", "fail", "failed", "unset LD_LIBRARY_PATH", "warn fail", Horovod=failed("failed"), MPI=OTHER_MPI),
     case("Horovod", "fail", "failed", "unset UCX_NET UCX_TLS", "warn fail", Horovod=failed("failed"), environ=UCX),
+    case("Horovod", "fail", "SIGBUS", "--shm-size", "ok fail", Horovod=failed("Rank 0 was killed by SIGBUS")),
+    case("Horovod", "fail", "threads", "ulimit -u", "ok fail", Horovod=failed("Error: can't start new threads")),
+    case("kernel", "fail", "No space", "df -i", "fail fail", kernel=failed("No space left on device")),
+    case("kernel", "fail", "Read-only", "set TMPDIR", "fail fail", kernel=failed("Read-only file system: '/tmp/x'")),
+    case("preload", "warn", "libjemalloc.so.2", "unset LD_PRELOAD", "warn warn", environ=JEMALLOC),
     case("daal4py", "fail", "Rank 0", "report it", daal4py=failed("Rank 0 failed")),
     case("MPI", "fail", "no mpirun in this", REBUILD, "fail fail", MPI=Mpi(None, None)),
     case("MPI", "warn", "/opt/mpi/lib/libmpi.so.12", "unset LD_LIBRARY_PATH", "warn warn", MPI=OTHER_MPI),
