@@ -17,6 +17,7 @@ from labkit.system.paths import DATA, shown
 # pooch and requests are imported where they are used: every rank imports this module.
 
 REGISTRY = DATA / "registry.toml"
+OTHER_FORMS = ("*-images*idx3-ubyte*", "*mnist*.csv*", "*mnist*.pkl*", "*mnist*.parquet")  # of MNIST, elsewhere
 TIMEOUT_S = 10.0  # for a mirror to answer, or to send its next bytes
 
 
@@ -125,7 +126,9 @@ def _status(folder: Path, file: File) -> FileStatus:
     try:
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
     except (FileNotFoundError, NotADirectoryError):
-        detail = "the labs use built-in digits instead"
+        others = sorted(other.name for form in OTHER_FORMS for other in folder.glob(form))
+        detail = f"{', '.join(others[:2])} can't be read; " if others else ""
+        detail += "the labs use built-in digits instead"
         return FileStatus(file.name, "missing", path, detail, "`./lab data fetch` downloads it")
     except OSError as error:
         return FileStatus(file.name, "damaged", path, f"it cannot be read ({error.strerror})", fix)

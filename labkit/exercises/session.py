@@ -48,6 +48,8 @@ def open_lab(number: str, namespace: dict[str, Any]) -> OpenLab:
         The notebook's globals; a true `QUICK` among them means a small run, as in the tests. It is in the lab's cell
         tagged `parameters`, where Papermill, and nbval in the tests, set another value.
     """
+    if notebook := namespace.get("__vsc_ipynb_file__"):  # VS Code may run cells in another folder
+        os.chdir(Path(notebook).parent)
     notices.hide()  # first: the checks of some labs import TensorFlow
     check = checker(number, namespace, bool(namespace.get("QUICK")))
     boxes.install_style()

@@ -106,6 +106,8 @@ def test_status_of_what_is_missing(folder, registry, truth):
     [missing] = status(folder, registry)
     assert (missing.name, missing.state) == (NPZ, "missing")
     assert "./lab data fetch" in missing.fix
+    (folder / "train-images-idx3-ubyte.gz").touch()
+    assert status(folder, registry)[0].detail.startswith("train-images-idx3-ubyte.gz can't be read; ")
     put(folder, truth)
     assert [(file.state, file.path) for file in status(folder, registry)] == [("intact", folder / NPZ)]
 
