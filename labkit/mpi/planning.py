@@ -296,7 +296,8 @@ def may_copy_between_processes() -> bool:
     """
     byte = ctypes.c_byte()
     whole = (ctypes.c_size_t * 2)(ctypes.addressof(byte), 1)  # a struct iovec
-    return ctypes.CDLL(None).process_vm_readv(os.getpid(), whole, 1, whole, 1, 0) == 1
+    copied: int = ctypes.CDLL(None).process_vm_readv(os.getpid(), whole, 1, whole, 1, 0)
+    return copied == 1
 
 
 def _check_count(name: str, value: object) -> int:
