@@ -64,9 +64,13 @@ class Handler(tornado.web.RequestHandler):
 
     def access_error(self, reason: str) -> tornado.web.HTTPError:
         """Return the error for a wrong code or token."""
-        if self.room.allows_another(self.request.remote_ip or ""):
-            return tornado.web.HTTPError(403, reason=reason)
-        return tornado.web.HTTPError(429, reason="too many attempts: try again in a minute")
+        self.check_rate("wrong")
+        return tornado.web.HTTPError(403, reason=reason)
+
+    def check_rate(self, kind: str) -> None:
+        """Refuse a request of a kind of which this address has made too many."""
+        if not self.room.allows_another(kind, self.request.remote_ip or ""):
+            raise tornado.web.HTTPError(429, reason="too many attempts: try again in a minute")
 
     def message(self, schema: protocol.Validator) -> Any:
         """Return the message in the request's body."""
@@ -103,6 +107,7 @@ class Seats(Handler):
         message = self.message(protocol.JOIN)
         if not self.room.store.is_code(message["code"]):
             raise self.access_error("this is not the room's code")
+        self.check_rate("join")
         if len(self.room.store.seats) >= MAX_SEATS:
             raise tornado.web.HTTPError(503, reason="the room is full")
         name, token = self.room.store.join(protocol.visible(message["seat"], protocol.SEAT_LETTERS))

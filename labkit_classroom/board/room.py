@@ -16,7 +16,8 @@ from labkit_classroom.board.store import Seat, Store
 
 SILENT_MIN = 3  # silence shorter than this is not shown
 LACKS_LETTERS = 120  # of the list of labs that a machine cannot run
-MAX_WRONG = 30  # wrong codes and tokens per address per minute; there are 9e8 codes
+# Per address and minute: wrong codes and tokens (there are 9e8 codes), and new seats (a room may share an address).
+LIMITS = {"wrong": 30, "join": 60}
 
 
 class RoomCounts:
@@ -72,20 +73,19 @@ class Room:
         self._questions = questions_in_order(labs, plan)
         self._are_all_in = False
         self._counted = -1  # the store's version at the last count
-        self._wrong: Counter[str] = Counter()  # wrong codes and tokens in this minute, by address
-        self._minute = 0
+        self._minute, self._attempts = 0, Counter[tuple[str, str]]()  # in this minute, by kind and address
 
     def wall_address(self) -> str:
         """Return the wall's address with the code after #, which browsers never send."""
         return f"{self.address}/#{self.store.room['code']}"
 
-    def allows_another(self, address: str) -> bool:
-        """Count a wrong code or token; return whether the address may try again."""
+    def allows_another(self, kind: str, address: str) -> bool:
+        """Count an attempt of a kind in `LIMITS`; return whether the address has made no more in this minute."""
         minute = int(time.monotonic() // 60)
         if minute != self._minute:
-            self._minute, self._wrong = minute, Counter()
-        self._wrong[address] += 1
-        return self._wrong[address] <= MAX_WRONG
+            self._minute, self._attempts = minute, Counter()
+        self._attempts[kind, address] += 1
+        return self._attempts[kind, address] <= LIMITS[kind]
 
     def wall(self) -> dict[str, Any]:
         """Return the wall's content: no seats, and no counts of fewer than `FEW` people.

@@ -155,6 +155,9 @@ if (linkToken) sessionStorage.setItem(KEY, linkToken);
 const token = encodeURIComponent(sessionStorage.getItem(KEY) ?? "");
 const headers = { Authorization: `Bearer ${token}`, "Content-Type": "application/json" };
 
+document.getElementById("select").addEventListener("click", () => {
+  for (const box of document.querySelectorAll("#seats tr:not([hidden]) input:not(:checked)")) box.click();
+});
 document.getElementById("remove").addEventListener("click", async () => {
   for (const number of [...selected]) await order("DELETE", `/api/seats/${number}`);
 });

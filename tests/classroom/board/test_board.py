@@ -176,7 +176,7 @@ class TestPrivacy:
         assert stat.S_IMODE(board.path.stat().st_mode) == 0o600
 
     def test_the_instructors_page_requires_the_token(self, board, monkeypatch):
-        monkeypatch.setattr(room, "MAX_WRONG", 1000)
+        monkeypatch.setitem(room.LIMITS, "wrong", 1000)
         seat = board.join("A")
         for token in ("", "x", board.code, seat.token, "é", f"{board.instructor}x"):
             headers = {"Authorization": f"Bearer {token}".encode()}
@@ -214,8 +214,15 @@ class TestBounds:
         headers = {"Authorization": "Bearer AAAAAA"}
         wrong = [requests.get(f"{board.url}/api/code", headers=headers, timeout=60).status_code for _ in range(80)]
         assert set(wrong) == {403, 429}
-        assert wrong.count(403) <= 2 * room.MAX_WRONG, "a new minute may begin"
+        assert wrong.count(403) <= 2 * room.LIMITS["wrong"], "a new minute may begin"
         assert board.join().put().status_code == 204
+
+    def test_one_address_can_fill_a_classroom_but_not_the_board(self, board):
+        request = {"json": {"code": board.code, "seat": ""}, "timeout": 60}
+        joined = [requests.post(f"{board.url}/api/seats", **request).status_code for _ in range(150)]
+        assert joined[:40] == [201] * 40
+        assert 429 in joined
+        assert joined.count(201) <= 2 * room.LIMITS["join"], "a new minute may begin"
 
     @pytest.mark.parametrize(
         "change",
