@@ -112,6 +112,8 @@ class Check(NamedTuple):
         A quick examination leaves out checks that take seconds, or also start ranks.
     all_labs : bool
         Whether all labs need it; otherwise those that name it.
+    optional : bool
+        Whether a lab that is better with it can do without: it shows recorded results, or uses smaller data.
     """
 
     name: str
@@ -120,6 +122,7 @@ class Check(NamedTuple):
     observe: Callable[[], Any] = lambda: None
     cost: Literal["", "seconds", "ranks"] = ""
     all_labs: bool = False
+    optional: bool = False
 
 
 class Finding(NamedTuple):
@@ -132,7 +135,10 @@ class Finding(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """Whether a lab can run ("ok"), can run with limitations ("warn") or cannot run ("fail"), and why."""
+    """Whether a lab can run ("ok"), can run with limitations ("warn") or cannot run ("fail"), and why.
+
+    A lab that can run may lack optional parts.
+    """
 
     lab: str
     status: Status
@@ -373,6 +379,11 @@ def _try_kernel() -> ProbeResult:
     return ProbeResult(error=f"runs in {probe.output}, not in this environment")
 
 
+def _part(module: Any) -> ProbeResult:
+    """Return the version of an optional part from its module, and the obstacle to using it."""
+    return ProbeResult(module.version(), module.obstacle())
+
+
 def _preloaded(facts: Facts, _: None) -> Judgement:
     if libraries := facts.environ.get("LD_PRELOAD"):
         return "warn", f"LD_PRELOAD loads {libraries} into every program; figures may differ", _unset("LD_PRELOAD")
@@ -403,7 +414,7 @@ CHECKS = (
     Check("memory", "machine", _memory),
     Check("disk", "machine", _disk, lambda: shutil.disk_usage(ROOT).free, all_labs=True),
     Check("NUMA", "machine", _numa),
-    Check("numactl", "machine", _numactl, _try_numactl),
+    Check("numactl", "machine", _numactl, _try_numactl, optional=True),
     Check("ISA", "CPU", _instruction_sets),
     Check("speed", "CPU", _speed, _stored_limits),
     Check("preload", "machine", _preloaded, all_labs=True),
@@ -414,14 +425,17 @@ CHECKS = (
     Check("Horovod", "packages", _judge, partial(try_ranks, "allreduce_horovod.py"), "ranks"),
     Check("daal4py", "packages", _daal4py, partial(try_ranks, "allreduce_daal4py.py"), "ranks"),
     Check("OpenVINO", "packages", _judge, partial(try_python, "openvino_matmul.py"), "seconds"),
-    Check("PyTorch", "packages", _optional, lambda: ProbeResult(torch_ranks.version(), torch_ranks.obstacle())),
-    Check("llama.cpp", "packages", _optional, lambda: ProbeResult(llama.version(), llama.obstacle())),
-    Check("compiler", "packages", _optional, lambda: ProbeResult(compiler.version(), compiler.obstacle())),
+    Check("PyTorch", "packages", _optional, lambda: _part(torch_ranks), optional=True),
+    Check("llama.cpp", "packages", _optional, lambda: _part(llama), optional=True),
+    Check("compiler", "packages", _optional, lambda: _part(compiler), optional=True),
     Check("MPI", "parallel", _mpi, _find_mpi),
-    Check("network", "parallel", _optional, try_network),
-    Check("Slurm", "parallel", _optional, try_slurm),
-    Check("data", "data", _data, _find_data),
+    Check("network", "parallel", _optional, try_network, optional=True),
+    Check("Slurm", "parallel", _optional, try_slurm, optional=True),
+    Check("data", "data", _data, _find_data, optional=True),
 )
+
+
+OPTIONAL = {check.name for check in CHECKS if check.optional}
 
 
 def examine(quick: bool = False) -> Report:
@@ -463,4 +477,4 @@ def _verdict(lab: LabInfo, findings: Sequence[Finding]) -> Verdict:
         return Verdict(lab.title, "fail", failed)
     relevant = needs.union(lab.better_with)
     limiting = tuple(finding for finding in findings if finding.name in relevant and finding.status != "ok")
-    return Verdict(lab.title, "warn" if limiting else "ok", limiting)
+    return Verdict(lab.title, "ok" if all(finding.name in OPTIONAL for finding in limiting) else "warn", limiting)

@@ -1,12 +1,13 @@
 """Render the doctor's report: in full for a terminal, shortened for a notebook."""
 
 import io
+import os
 
 from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from labkit.doctor.checks import CHECKS, GIB, NOT_TRIED, Report
+from labkit.doctor.checks import CHECKS, GIB, NOT_TRIED, OPTIONAL, Report
 from labkit.system.terminal import plain_table
 from labkit.system.words import plural
 
@@ -35,9 +36,10 @@ def render(report: Report, console: Console, short: bool = False) -> None:
         for group, passed in groups.items():
             if passed:
                 checks.add_row(Text("ok", STYLES["ok"]), group, Text(" · ".join(passed)))
+    who = "for the hub's administrator" if "JUPYTERHUB_USER" in os.environ else "fix"
     for finding in report.findings:
         if finding.status != "ok":
-            text = Text(f"{finding.seen}\nfix: {finding.fix}" if finding.fix else finding.seen)
+            text = Text(f"{finding.seen}\n{who}: {finding.fix}" if finding.fix else finding.seen)
             checks.add_row(Text(finding.status, STYLES[finding.status]), finding.name, text)
     if checks.row_count:
         console.print(checks, "")
@@ -51,6 +53,8 @@ def render(report: Report, console: Console, short: bool = False) -> None:
         console.print(labs)
     if ready := len(report.verdicts) - labs.row_count:
         console.print(f"{plural(ready, 'other lab')} can run." if labs.row_count else "All labs can run.")
+    if lacking := ", ".join(f"{name} (for {', '.join(labs)})" for name, labs in _lacking(report).items()):
+        console.print(f"Optional, and missing: {lacking}. Labs then show recorded results, or use less data.")
 
 
 def summary(report: Report) -> str:
@@ -58,16 +62,29 @@ def summary(report: Report) -> str:
     machine = report.machine
     cores, isa = (next(each.seen for each in report.findings if each.name == name) for name in ("cores", "ISA"))
     untried = [each.name for each in report.findings if each.seen == NOT_TRIED.error]
-    attention = [each.name for each in report.findings if each.status != "ok" and each.name not in untried]
+    skipped, lacking = {*untried, *OPTIONAL}, _lacking(report)
+    unfit = {"fail"}, {"fail", "warn"}  # of optional parts and those not tried, only what is damaged
+    attention = [each.name for each in report.findings if each.status in unfit[each.name not in skipped]]
     labs: dict[str, list[str]] = {"can run": [], "check first": [], "can't run": []}
     for verdict in report.verdicts:
         limited = any(finding.name in attention for finding in verdict.because)
         labs["can't run" if verdict.status == "fail" else "check first" if limited else "can run"].append(verdict.lab)
     told = f"Needs attention (./lab doctor): {', '.join(attention)}." if attention else "Nothing needs attention."
-    later = f" Not tried yet: {', '.join(untried)}." if untried else ""
+    later = f" Optional, and missing: {', '.join(lacking)}." if lacking else ""
+    later += f" Not tried yet: {', '.join(untried)}." if untried else ""
     by_verdict = (f"{words} {', '.join(lab[:2] for lab in some)}" for words, some in labs.items() if some)
     first = f"{machine.model}: cores {cores}; {isa}; {machine.memory / GIB:.1f} GiB of memory."
     return "\n".join([first, told + later, f"Labs: {'; '.join(by_verdict)}."])
+
+
+def _lacking(report: Report) -> dict[str, list[str]]:
+    """Return the optional parts that are missing, with the numbers of the labs that show less without them."""
+    missing: dict[str, list[str]] = {}
+    for verdict in report.verdicts:
+        for finding in verdict.because:
+            if finding.name in OPTIONAL and finding.status == "warn":
+                missing.setdefault(finding.name, []).append(verdict.lab[:2])
+    return missing
 
 
 def as_text(report: Report) -> str:

@@ -187,10 +187,10 @@ CASES = [
     case("numactl", "warn", "not installed", "apt-get install numactl", machine=TWO_NODES, numactl=None),
     case("numactl", "warn", "not permitted", "--cap-add SYS_NICE", machine=TWO_NODES, numactl=FORBIDDEN),
     case("numactl", "ok", "not installed (no effect with 1 NUMA node)", numactl=None),
-    case("network", "warn", "none", "As root: do", "ok warn", network=failed("none. As root: do.")),
+    case("network", "warn", "none", "As root: do", network=failed("none. As root: do.")),
     case("Slurm", "warn", "missing: munge", "Install it", Slurm=failed("missing: munge. Install it")),
     case("data", "ok", "mnist.npz, intact"),
-    case("data", "warn", "no mnist.npz: the labs use built-in digits", MISSING.fix, "ok warn", data=(MISSING, OTHER)),
+    case("data", "warn", "no mnist.npz: the labs use built-in digits", MISSING.fix, data=(MISSING, OTHER)),
     case("data", "fail", "data/mnist.npz is damaged: 3 bytes instead", DAMAGED.fix, "ok fail", data=(OTHER, DAMAGED)),
     case("data", "fail", "/nowhere", "LAB_DATA", "ok fail", data="There is no data folder /nowhere"),
 ]
@@ -343,8 +343,7 @@ def test_a_terminal_shows_all_checks_and_the_affected_labs():
     assert "ok Python 3.11.9 in" in words
     assert all(result.seen in words for result in report.findings)
     assert "warn data no mnist.npz" in words
-    assert re.search(r"^02 · oneDNN.* can run, but check: data$", plain, re.M)
-    assert plain.endswith("\n7 other labs can run.\n")
+    assert " All labs can run. Optional, and missing: data (for 02, " in words
 
 
 def test_a_notebook_shows_only_what_needs_attention():
@@ -354,9 +353,14 @@ def test_a_notebook_shows_only_what_needs_attention():
         "warn  data  no mnist.npz: the labs use built-in digits instead",
         "            fix: `./lab data fetch` downloads it",
         "",
-        "07 · Horovod on the MNIST CNN: spot the fake  can run, but check: data",
-        "1 other lab can run.",
+        "All labs can run.",
+        "Optional, and missing: data (for 07). Labs then show recorded results, or use less data.",
     ]
+
+
+def test_on_a_hub_remedies_are_for_its_administrator(monkeypatch):
+    monkeypatch.setenv("JUPYTERHUB_USER", "seat-01")
+    assert "for the hub's administrator: `./lab data fetch` downloads it" in view.as_text(judged(data=(MISSING,)))
 
 
 # --- This machine ---
@@ -438,9 +442,10 @@ def test_a_summary_has_three_lines():
     machine_line, attention, labs = view.summary(judged(LABS, **untried | damaged)).splitlines()
     assert machine_line.endswith(": cores 8 usable; AVX2, AVX-512, VNNI, BF16, AMX; 16.0 GiB of memory.")
     assert attention == (
-        "Needs attention (./lab doctor): numactl, Horovod. Not tried yet: JupyterLab, kernel, TensorFlow, OpenVINO."
+        "Needs attention (./lab doctor): Horovod. Optional, and missing: numactl. "
+        "Not tried yet: JupyterLab, kernel, TensorFlow, OpenVINO."
     )
-    assert labs == "Labs: can run 00, 01, 02, 04, 05, 06, 09, 10, 11; check first 03; can't run 07, 08."
+    assert labs == "Labs: can run 00, 01, 02, 03, 04, 05, 06, 09, 10, 11; can't run 07, 08."
     assert view.summary(judged()).splitlines()[1:] == ["Nothing needs attention.", "Labs: can run 00, 07."]
 
 
