@@ -17,6 +17,7 @@ from labkit_classroom.hub.settings import CHECK_SEAT, Settings
 
 FIRST_UID = 60600  # 60578 to 61183 are unused: https://systemd.io/UIDS-GIDS
 NOBODY_GID = 65534  # shared by all accounts, as homes are closed to groups
+SHARED = ("/tmp", "/var/tmp", "/dev/shm")  # folders where any account can leave files
 NO_LOGIN = "/usr/sbin/nologin"
 
 
@@ -65,7 +66,7 @@ def make_private(folder: Path, seat: str) -> None:
 
 
 def remove(request: Settings) -> None:
-    """End all processes of the accounts, and remove the accounts.
+    """End all processes of the accounts, and remove the accounts and what they left in shared folders.
 
     Raises
     ------
@@ -75,8 +76,16 @@ def remove(request: Settings) -> None:
     existing = _existing(request)
     if existing:
         end_users(set(map(uid, existing)))
+        delete_left_files(set(map(uid, existing)))
     for seat in existing:
         _run("userdel", seat)
+
+
+def delete_left_files(uids: Collection[int]) -> None:
+    """Delete what some users left in `SHARED` folders: the next class's accounts have the same uids."""
+    folders = filter(os.path.isdir, SHARED)
+    owners = (word for uid in uids for word in ("-o", "-uid", str(uid)))
+    subprocess.run(["find", *folders, "-xdev", "(", "-false", *owners, ")", "-delete"], capture_output=True)
 
 
 def end_users(uids: Collection[int]) -> bool:
