@@ -79,6 +79,7 @@ def start(
         "--ServerApp.ip=127.0.0.1",
         f"--ServerApp.port={port}",
         f"--KernelManager.transport={kernels.TRANSPORT}",
+        "--ServerApp.answer_yes=True",  # Ctrl-C stops it without asking
         *([] if browser else ["--no-browser"]),
         *(["--allow-root"] if os.geteuid() == 0 else []),  # in containers, where Jupyter would refuse to start
     ]

@@ -63,7 +63,7 @@ def test_the_page_has_machine_figures_pictures_and_exercises(page):
         assert part in text
     in_both = sum(len(catalogue.find(lab).exercises) for lab in ("02", "07"))
     assert f"Exercises passed: 2 of {in_both}." in text
-    assert "1 passed · 2 not yet · 3 not attempted" in text
+    assert "1: passed · 2: not yet · 3: not attempted" in text
     assert 'alt="fast: &#34;2×&#34; &lt;more&gt;"' in page
     assert "Speed-ups on this machine" not in page
     assert "Guesses and measurements" not in page
