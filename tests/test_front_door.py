@@ -13,6 +13,7 @@ import psutil
 import pytest
 import typer.main
 
+from labkit.cli import application
 from labkit.system import kernels, paths, processes
 
 pytestmark = pytest.mark.slow  # each runs the script, most of them several times
@@ -345,6 +346,23 @@ def test_a_group_that_cannot_be_installed_leaves_the_kit_usable(checkout):
     assert checkout.groups() == {"classroom"}
 
 
+def test_no_command_leaves_the_kit_unable_to_start(checkout):
+    """Each command, right or mistyped, with packages that can't be installed or a set-up that is interrupted."""
+    checkout.run("setup")
+    names = set(typer.main.get_command(application()).commands)
+    assert {"start", "doctor", "room", "lint"} <= names
+    for what in ("packages", "horovod"):
+        checkout.touch(f"fails-{what}")
+        for name in sorted(names):
+            for words in ([name], [name, "--help"], [f"{name}s", "--all"]):
+                checkout.run(*words)
+        assert checkout.run("start") == (0, "labkit start\n", ""), (what, names)
+        (checkout.folder / f"fails-{what}").unlink()
+    checkout.touch("hangs-packages")
+    assert "lab: interrupted." in checkout.interrupt("lint")
+    assert checkout.run("start") == (0, "labkit start\n", "")
+
+
 def test_no_command_changes_the_packages_of_a_running_hub(checkout):
     assert checkout.run("hub", "up")[0] == 0
     made, settings = checkout.made(), checkout.folder / ".lab/hub/settings.json"
@@ -461,7 +479,7 @@ def test_a_second_set_up_waits_for_the_first_one(checkout):
 @pytest.mark.parametrize(
     ("manager", "command"),
     [
-        ("apt-get", "sudo apt-get install --no-install-recommends -y g++ make numactl iproute2 slurm-wlm munge"),
+        ("apt-get", "sudo apt-get install --no-install-recommends -y g++ make (or ask an administrator"),
         ("dnf", "sudo dnf install -y gcc-c++ make python3"),
         (None, "your package manager, for: g++ make"),
     ],
