@@ -27,9 +27,7 @@ class Momentum:
 
     def __init__(self, weights: Sequence[tf.Variable], momentum: float = 0.9, weight_decay: float = 0.0):
         self.weights, self.momentum, self.weight_decay = weights, momentum, weight_decay
-        self.velocities = [
-            tf.Variable(tf.zeros(w.shape), trainable=False, name=f"velocity/{w.name}") for w in weights
-        ]
+        self.velocities = [tf.Variable(tf.zeros(w.shape), trainable=False, name=f"velocity/{w.name}") for w in weights]
 
     def apply(self, gradients: Sequence[tf.Tensor], rate: tf.Tensor | float) -> None:
         """Update the weights and their velocities by one step at this learning rate."""

@@ -4,7 +4,6 @@ import dataclasses
 import io
 import json
 import os
-import re
 
 import pytest
 from machines import machine

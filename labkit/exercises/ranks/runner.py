@@ -43,7 +43,7 @@ def load(script: str, name: str) -> Callable[..., Any]:
     """Return a function of a script, which runs as if imported."""
     with watched(script, line_limit_s=IMPORT_LIMIT_S, total_limit_s=IMPORT_LIMIT_S):
         sys.path[0] = str(Path(script).resolve().parent)  # as if the script were run directly
-        function = runpy.run_path(script, run_name="answer").get(name)
+        function: Callable[..., Any] | None = runpy.run_path(script, run_name="answer").get(name)
     if not callable(function):
         fail(f"There is no function {name} in {Path(script).name}")
     return function
