@@ -1,4 +1,4 @@
-"""The glossary, `docs/glossary.md`: its terms, and how labs link to them."""
+"""The glossary, `docs/learn/glossary.md`: its terms, and how labs link to them."""
 
 import functools
 import re
@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 from labkit.system import paths
 
-PAGE = "../docs/glossary.md"  # the glossary, as a lab links to it
+PAGE = "../docs/learn/glossary.md"  # the glossary, as a lab links to it
 LINK = re.compile(r"\(([^()\s]*glossary\.md[^()\s]*)\)")
 BOLD = re.compile(r"(?P<link>\[)?\*\*(?P<term>[^*\n]+(?:\n# [^*\n]+)?)\*\*(?(link)\]\((?P<to>[^)]*)\))")
 
 
 def text() -> str:
     """Return the page."""
-    return (paths.ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+    return (paths.ROOT / "docs" / "learn" / "glossary.md").read_text(encoding="utf-8")
 
 
 @functools.cache
@@ -33,7 +33,7 @@ def problems(source: str) -> Iterator[tuple[int, str]]:
     linked = set(LINK.findall(source))
     for match in LINK.finditer(source):
         if match[1] not in terms_by_link:
-            yield source.count("\n", 0, match.start()) + 1, f"{match[1]} is not an entry of docs/glossary.md"
+            yield source.count("\n", 0, match.start()) + 1, f"{match[1]} is not an entry of docs/learn/glossary.md"
     terms = {_plain(term): (term, link) for link, term in terms_by_link.items()}
     for match in BOLD.finditer(source):
         term, link = terms.get(_plain(match["term"]), ("", ""))

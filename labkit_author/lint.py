@@ -21,7 +21,7 @@ MAX_GAP_LINES = 60  # in a cell with a gap for students to fill
 ABSOLUTE_PATH = re.compile(r"(?<![\w.:/<-])(?:/(?:home|root|Users|tmp|work|opt|mnt|usr|srv)\b|[A-Z]:\\|~/)")
 MARKER = re.compile(r"^# %%(?!%|\w)")
 
-# Measured figures, and their sources. docs/writing-labs.md lists the figures that don't need one.
+# Measured figures, and their sources. docs/contribute/writing-labs.md lists the figures that don't need one.
 _NUMBER = r"(?<![\w.,×])\d[\d,.]*(?:\s(?:to|or|and)\s\d[\d,.]*)?"
 RATE = re.compile(
     rf"{_NUMBER}\s(?:(?:batches|files|images?|messages|pixels|records|requests|samples|steps|tokens|updates"

@@ -1,6 +1,6 @@
 """Have nbval run the labs small, and reach its kernels as all others are reached.
 
-It has options for neither (docs/upstream/nbval.patch).
+It has options for neither (docs/contribute/upstream/nbval.patch).
 """
 
 import contextlib

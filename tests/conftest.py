@@ -28,7 +28,7 @@ from labkit.testbed.testbed import SLEEP_WHILE_WAITING
 # `./lab test &` ignores interrupts, and child processes would inherit that; some tests are about interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# The first TBB in a process serves all libraries, and OpenVINO's is too old for daal4py (docs/upstream.md).
+# The first TBB in a process serves all libraries, and OpenVINO's is too old for daal4py (docs/contribute/upstream.md).
 ctypes.CDLL(str(Path(sys.prefix, "lib", "libtbb.so.12")))
 
 collect_ignore = [] if classroom_group.INSTALLED else ["classroom", "browser"]

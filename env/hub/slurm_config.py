@@ -4,7 +4,7 @@ It needs the kit in a folder that all nodes see, `pip install batchspawner` in i
 student on all nodes, and your own addresses. Start it with `jupyterhub -f env/hub/slurm_config.py` on a login node.
 
 Run it as a dedicated account that may run `sbatch`, `squeue` and `scancel` as the students (sudoers), never as root
-(docs/upstream/batchspawner.md).
+(docs/contribute/upstream/batchspawner.md).
 """
 
 import batchspawner  # noqa: F401 - registers the request handler for a job to report its port

@@ -170,8 +170,8 @@ def install(packages: Sequence[str]) -> str:
 def keep_mpi_here() -> None:
     """Restrict UCX to shared memory, unless a variable allows more, and make `mpirun` the kit's wrapper.
 
-    By default, MPI programs listen on all of a machine's addresses (docs/upstream.md). When srun starts Python on
-    several nodes, the .pth file enables all UCX transports (`site`, in Python's library).
+    By default, MPI programs listen on all of a machine's addresses (docs/contribute/upstream.md). When srun starts
+    Python on several nodes, the .pth file enables all UCX transports (`site`, in Python's library).
     """
     configuration = VENV / "lib/etc/ucx/ucx.conf"
     configuration.parent.mkdir(parents=True, exist_ok=True)

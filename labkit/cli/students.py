@@ -119,7 +119,7 @@ def kernel(
 
     There, the notebooks in your folder open with the kernel *CPU labs*: this kit's Python, programs and settings, as
     under `./lab start`. If the kernel was registered with --prefix, each user runs this command without it to get
-    copies. `docs/machines.md` explains what differs on such servers, and how to remove the kernel.
+    copies. `docs/deploy/clusters.md` explains what differs on such servers, and how to remove the kernel.
     """
     from labkit.doctor import probes
     from labkit.system import kernels

@@ -22,7 +22,7 @@ from labkit.system.errors import LabError
 
 RECORD = paths.COPIES_RECORD
 FRONT_DOOR = paths.ROOT / "lab"
-GLOSSARY = paths.ROOT / "docs" / "glossary.md"
+GLOSSARY = paths.ROOT / "docs" / "learn" / "glossary.md"
 AGENTS = paths.ENV / "AGENTS.md"  # read by coding assistants in their working folder
 OTHER_FOLDER = "choose a folder of your own with --folder or the variable LAB_FOLDER"
 
@@ -59,7 +59,7 @@ def as_copy(notebook: str) -> str:
     JupyterLab can't open files above the folder it was started in. Without `language_info`, it asks for a kernel if the
     labs' kernel is not registered, rather than using another one for Python.
     """
-    content = json.loads(notebook.replace("](../docs/glossary.md", f"]({GLOSSARY.name}"))
+    content = json.loads(notebook.replace("](../docs/learn/glossary.md", f"]({GLOSSARY.name}"))
     content["metadata"]["kernelspec"] = kernels.KERNEL
     content["metadata"].pop("language_info", None)
     return json.dumps(content, indent=1, ensure_ascii=False) + "\n"

@@ -12,7 +12,7 @@ def openvino_core() -> openvino.Core:
 
     `openvino.compile_model` would create a core for each network. A core's plugin gives the thread that loads it a
     signal-handler stack, and frees it when unloaded, whether that thread still uses it or not: the next interrupt then
-    ends the process with a segmentation fault (docs/upstream.md).
+    ends the process with a segmentation fault (docs/contribute/upstream.md).
     """
     core = openvino.Core()
     with ThreadPoolExecutor(1) as thread:

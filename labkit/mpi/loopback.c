@@ -2,8 +2,9 @@
  * binds sockets to loopback that would listen on all of a machine's addresses.
  *
  * Hydra listens on all addresses for its proxies on other nodes, even if there are none, and has no option to restrict
- * them (MPICH 5.0.2; docs/upstream/mpich.md, https://github.com/pmodels/mpich/issues/6010). So does PyTorch's TCPStore,
- * whatever MASTER_ADDR is (PyTorch 2.13; https://github.com/pytorch/pytorch/issues/173909). Addresses get no names.
+ * them (MPICH 5.0.2; docs/contribute/upstream/mpich.md, https://github.com/pmodels/mpich/issues/6010). So does PyTorch's
+ * TCPStore, whatever MASTER_ADDR is (PyTorch 2.13; https://github.com/pytorch/pytorch/issues/173909). Addresses get no
+ * names.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>

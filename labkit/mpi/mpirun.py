@@ -97,7 +97,7 @@ class MpiRun:
         """Start mpirun, with a library preloaded into it, so that it ends if this process ends.
 
         By default, Hydra interleaves pieces of the ranks' lines. Here it writes each rank's stdout and stderr to
-        separate files: named pipes (docs/upstream.md).
+        separate files: named pipes (docs/contribute/upstream.md).
         """
         for rank in self.ranks:
             for name in ("out", "err"):

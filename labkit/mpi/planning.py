@@ -178,7 +178,7 @@ def plan(
         of_ranks = shares(replace(machine, cores=tuple(free)), n, threads)
         cpus = set().union(*of_ranks)
         # Hydra's `-bind-to core` counts all of the machine's cores, including those that this process may not use
-        # (MPICH 5.0.2 under taskset; docs/upstream.md). `user:` takes CPUs by the kernel's numbers.
+        # (MPICH 5.0.2 under taskset; docs/contribute/upstream.md). `user:` takes CPUs by the kernel's numbers.
         options += ["-bind-to", "user:" + ",".join(map(_ranges, of_ranks))]
     for name, value in (variables | dict(env or {})).items():
         options += ["-genv", name, str(value)]

@@ -337,7 +337,7 @@ def _cgroup_plugin() -> str:
 
     Older versions get the plugin for control groups version 1, which does nothing until a limit is requested, whichever
     version the machine has (tried with 22.05). The plugin for version 2, Slurm's own choice, needs systemd or root
-    (https://slurm.schedmd.com/cgroup_v2.html). Remove the older case when docs/upstream.md says so.
+    (https://slurm.schedmd.com/cgroup_v2.html). Remove the older case when docs/contribute/upstream.md says so.
     """
     words = query("sinfo", "--version", environ={"PATH": processes.search_path()}) or ""  # as "slurm-wlm 22.05.8"
     version = tuple(int(part) for part in re.findall(r"\d+", words)[:2])

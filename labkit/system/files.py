@@ -19,8 +19,8 @@ from labkit.system.paths import shown
 
 MAX_BYTES = 64 * 2**20  # for files that are read whole; a lab's results with pictures need a tenth
 SHARED_MEMORY = Path("/dev/shm")
-# The prefixes of files there that killed ranks leave behind: MPICH's (docs/upstream.md), and UCX's, which it unlinks a
-# moment after creating them.
+# The prefixes of files there that killed ranks leave behind: MPICH's (docs/contribute/upstream.md), and UCX's, which it
+# unlinks a moment after creating them.
 RANKS_PREFIXES = ("mpich_shm_", "ucx_shm_posix_")
 
 # Remedies for system errors.

@@ -38,6 +38,6 @@ class _HideFromKeras:
 def lighten_keras() -> None:
     """Keep `OPTIONAL` out of this process's later imports of Keras, and so of TensorFlow.
 
-    They take more than a second, a third of TensorFlow's import on each rank: docs/upstream.md.
+    They take more than a second, a third of TensorFlow's import on each rank: docs/contribute/upstream.md.
     """
     sys.meta_path.insert(0, _HideFromKeras())

@@ -15,7 +15,7 @@ from labkit.testbed import Testbed, traffic
 
 # The share above which the cores are the limit. On an idle machine with two cores, with all-reduces at 1 to 15% above
 # theory (4 and 8 nodes, 100 Mbit/s; two racks), 42 to 53% of the cores were in use; with 22 to 66% above theory
-# (4 and 8 nodes, 1 Gbit/s) 64 and 66%; with 84 to 91% above theory (4 nodes, 5 Gbit/s) 67% (docs/wires.md).
+# (4 and 8 nodes, 1 Gbit/s) 64 and 66%; with 84 to 91% above theory (4 nodes, 5 Gbit/s) 67% (docs/deploy/wires.md).
 MAX_USED = 0.6
 SAMPLE_S, MIN_USE_S = 0.1, 0.5  # between checks for traffic on the wires; shorter use is that of starting ranks
 IN_USE_BYTES = 6_000  # sent by all nodes, times their number squared: starting ranks and their imports need less

@@ -43,8 +43,8 @@ def test_problems_are_reported_by_file_and_line(write_source):
         ("from labkit.slurm.cluster import find_slurn", "the kit has no labkit.slurm.cluster.find_slurn"),
         ("import labkit.mpy", "the kit has no labkit.mpy"),
         ("%%writefile work/mine.py\nfrom labkit.data import load_digit", "the kit has no labkit.data.load_digit"),
-        ("[markdown]\n# # T\n#\n# A [**rank**](../docs/glossary.md#ranc)", "glossary.md#ranc is not an entry"),
-        ("[markdown]\n# # T\n#\n# Some **ranks**.", "[**ranks**](../docs/glossary.md#rank)"),
+        ("[markdown]\n# # T\n#\n# A [**rank**](../docs/learn/glossary.md#ranc)", "glossary.md#ranc is not an entry"),
+        ("[markdown]\n# # T\n#\n# Some **ranks**.", "[**ranks**](../docs/learn/glossary.md#rank)"),
     ],
 )
 def test_lint_finds(write_source, cell, complaint):

@@ -1,4 +1,4 @@
-"""Measure the excess time of operations on wires over theory: a row of the table in docs/wires.md.
+"""Measure the excess time of operations on wires over theory: a row of the table in docs/deploy/wires.md.
 
     ./lab testbed --nodes 4 --rate "1 Gbit/s" -- mpirun -n 4 python tests/benchmarks/wire_accuracy.py "1 Gbit/s"
 

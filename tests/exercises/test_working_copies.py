@@ -31,7 +31,8 @@ def write(code: str, folder: Path, labs=LABS) -> None:
     path = folder / catalogue.FILE
     catalog = json.loads(path.read_text()) if path.exists() else {}
     for name in labs:
-        title = nbformat.v4.new_markdown_cell("# Title\n\nA **[rank](../docs/glossary.md#rank)** is a process.", id="a")
+        text = "# Title\n\nA **[rank](../docs/learn/glossary.md#rank)** is a process."
+        title = nbformat.v4.new_markdown_cell(text, id="a")
         notebook = nbformat.v4.new_notebook(cells=[title, nbformat.v4.new_code_cell(code, id="b")])
         nbformat.write(notebook, folder / "notebooks" / f"{name}.ipynb")
         parts = ("sections", "exercises", "questions", "needs", "better_with")
@@ -184,8 +185,7 @@ def test_copies_are_utf8_whatever_the_locale(tmp_path):
     script = f"import pathlib, labkit.exercises.working_copies as w; w.update(pathlib.Path({str(tmp_path)!r}))"
     locale = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
     subprocess.run([sys.executable, "-c", script], env=os.environ | locale, check=True)
-    for name in ("glossary.md", "AGENTS.md"):
-        original = next(folder / name for folder in (paths.ROOT / "docs", paths.ENV) if (folder / name).exists())
-        assert (tmp_path / name).read_bytes() == original.read_bytes()
+    for original in (paths.ROOT / "docs" / "learn" / "glossary.md", paths.ENV / "AGENTS.md"):
+        assert (tmp_path / original.name).read_bytes() == original.read_bytes()
     for lab in catalogue.labs():
         assert (tmp_path / lab.notebook.name).read_text() == working_copies.fresh(lab)

@@ -26,7 +26,7 @@ PNG = "data:image/png;base64,iVBORw0KGgo="
 PICTURE = f'<img src="{PNG}" alt="Two bars, &quot;a&quot; &amp; b.">'
 PLAN = (Section("1", read=3, do=5, wait=0.5), Section("questions", read=1))
 BEGIN = "# 42 · A lab\n\n**You will** learn."
-SECTION = r"""## 1 · Begin with [**ranks**](../docs/glossary.md#rank)
+SECTION = r"""## 1 · Begin with [**ranks**](../docs/learn/glossary.md#rank)
 
 The point of it is in the first sentence, which is long enough to stand alone on a slide. The rest is for the notes of
 the speaker, as it goes on and on.
@@ -239,7 +239,7 @@ def test_the_gist_of_a_paragraph(text, short):
 
 
 def test_links_between_files_become_text_and_others_stay():
-    rendered = prose.to_html("A [**rank**](../docs/glossary.md#rank) and [a paper](https://arxiv.org/abs/1).")
+    rendered = prose.to_html("A [**rank**](../docs/learn/glossary.md#rank) and [a paper](https://arxiv.org/abs/1).")
     assert rendered == '<p>A <a><strong>rank</strong></a> and <a href="https://arxiv.org/abs/1">a paper</a>.</p>\n'
 
 

@@ -7,7 +7,7 @@ Under `./lab start`, other users can't reach any part of the kernel. `KernelMana
 sockets that JupyterLab connects to, but ipykernel 7.4.0 has more:
 
 - one for the output of processes that a cell forks: always on a loopback port (`_setup_pipe_in` in
-  ipykernel/iostream.py), here next to the other sockets, as in docs/upstream/ipykernel.patch;
+  ipykernel/iostream.py), here next to the other sockets, as in docs/contribute/upstream/ipykernel.patch;
 - JupyterLab's debugger: debugpy opens two loopback ports, on which it runs code for any client, and keeps them open
   when the debugger is switched off (its adapter's own ports have no secret). So there is no debugger until it can use a
   socket file, https://github.com/ipython/ipykernel/issues/1258; `%debug` and `breakpoint()` need no port.
