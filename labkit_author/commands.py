@@ -91,14 +91,13 @@ def build_notebooks(
     """Build the student and solution notebooks from their sources, if `lab lint` finds no problems there.
 
     It writes `notebooks/NN_topic.ipynb` and `solutions/NN_topic.ipynb`; `solutions/labs.json`, the catalogue for
-    checks, guide and board; the minutes and the picture in the README.
-    Only files that changed are written. Stored outputs stay until a code cell is changed or removed; new cells have
-    none. Exit code 1 if lint finds a problem.
+    checks, guide and board; the counts and minutes in the README. Only files that changed are written. Stored outputs
+    stay until a code cell is changed or removed; new cells have none. Exit code 1 if lint finds a problem.
 
-    With `--execute`, all labs run in one session of about an hour, and are stored together or not at all. If you name
-    labs, they are stored as drafts. Nothing is stored if an output is marked busy or not valid, contains a doctor
-    warning or a folder of this machine, or lacks steps of earlier labs. The executed notebooks are then in
-    `.lab/executed/`, and the next `--execute` resumes with the lab that was refused.
+    With `--execute`, all labs run in one session of about an hour, and are stored together or not at all, with the
+    README's picture. If you name labs, they are stored as drafts. Nothing is stored if an output is marked busy or not
+    valid, contains a doctor warning or a folder of this machine, or lacks steps of earlier labs. The executed notebooks
+    are then in `.lab/executed/`, and the next `--execute` resumes with the lab that was refused.
     """
     from labkit_author import build, catalogue, lint, minutes, picture, sources, stored
 
@@ -110,9 +109,10 @@ def build_notebooks(
         written += stored.store(chosen, lambda lab: print(f"Executing {lab} …", flush=True))
         if len(chosen) < len(sources.labs()):
             print("Stored as drafts. To store all labs from one session: ./lab build --execute")
+        elif drawn := picture.write():
+            written.append(drawn)
     if record:
         written += [path for source in chosen for path in stored.record(source)]
-    written += filter(None, [picture.write()])
     for path in dict.fromkeys(written):
         print(f"wrote {paths.shown(path)}")
     for source in chosen:

@@ -1,4 +1,4 @@
-"""Put the planned minutes, which the sources have after their headings, into the notebooks and the README's agenda.
+"""Put the planned minutes, which the sources have after their headings, into the notebooks and the README.
 
 A stored notebook contains the times at which its cells ran, so its waiting times can be compared with the plan.
 """
@@ -20,6 +20,7 @@ MINUTES = re.compile(r"(read|do|wait) (\d+(?:\.\d+)?)")  # in the braces after a
 HEAD = "{minutes}"  # placeholder for a lab's times in its source
 PART = re.compile(r"\{minutes (\w+)–(\w+)\}")  # placeholder for a part's times, from one section to another
 MAX_SLOWDOWN = 1.3  # how much longer than planned a lab may wait on the machine that stores it
+COUNTS = re.compile(r"^\*\*\d+ labs, .*$", re.M)  # in the README
 AGENDA = re.compile(r"^(\| lab \|.*\n\| ---.*\n)(?:\|.*\n)*", re.M)  # in the README
 UNNOTICED_MIN = 0.1  # minutes per section that don't count as waiting
 NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
@@ -121,17 +122,21 @@ def overruns(source: Path, notebook: NotebookNode) -> list[str]:
 
 
 def with_agenda(text: str) -> str:
-    """Return the README's text with a row for each lab in its agenda."""
+    """Return the README's text with the counts of labs, exercises and hours, and a row for each lab in its agenda."""
+    plans = {source: plan(source) for source in sources.labs()}
+    sections = [section for planned in plans.values() for section in planned]
+    hours, core = (round(total(part) / 60) for part in (sections, [section for section in sections if section.core]))
+    exercises = sum(len(sources.exercises(sources.read(source))) for source in plans)
+    counts = f"**{len(plans)} labs, {exercises} exercises, about {hours} hours** ({core} without optional sections),"
     rows = [
-        f"| [{sources.title(source).replace(' · ', ' ', 1)}](notebooks/{source.stem}.ipynb) "
-        f"| {sources.about(source)['goal']} | {total(plan(source))} |\n"
-        for source in sources.labs()
+        f"| [{sources.title(source).replace(' · ', ' ', 1)}](notebooks/{source.stem}.ipynb) | {total(planned)} |\n"
+        for source, planned in plans.items()
     ]
-    return AGENDA.sub(lambda head: head[1] + "".join(rows), text)
+    return AGENDA.sub(lambda head: head[1] + "".join(rows), COUNTS.sub(counts, text))
 
 
 def write_agenda() -> Path | None:
-    """Update the README's agenda; return its path if it changed."""
+    """Update the README's counts and agenda; return its path if it changed."""
     readme = paths.ROOT / "README.md"
     return write_changed(readme, with_agenda(readme.read_text(encoding="utf-8")))
 
