@@ -9,9 +9,9 @@ import hashlib
 import html
 import re
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
-import jinja2
 import nbformat
 from nbformat import NotebookNode
 
@@ -20,12 +20,19 @@ from labkit.exercises.catalogue import LabInfo
 from labkit.exercises.engine.checker import checks_of
 from labkit.system import files, paths, processes
 from labkit.system.errors import LabError
-from labkit_author import notebooks, picture, sources
+from labkit_author import notebooks, sources
 from labkit_author.minutes import total
 
 SITE = paths.ENV / "site"  # the folder of Sphinx's configuration, the front page, the style
 GROUP = "site"  # the dependency group that Sphinx needs
-DOCUMENTS = ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")  # pages of the site, in addition to docs/*.md
+# The pages of the site's sections, in order, relative to the section's folder in docs/.
+SECTIONS = {
+    "Learn": "is-it-for-you why assistants glossary ../../SUPPORT",
+    "Teach": "plan run-the-day troubleshooting online credit after-the-day",
+    "Deploy": "install platforms clusters server wires ../../SECURITY ../../CHANGELOG",
+    "Contribute": "../../CONTRIBUTING writing-labs testing releasing upstream upstream/* ../../CODE_OF_CONDUCT",
+}
+AT_THE_ROOT = ("CHANGELOG.md", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md", "SECURITY.md", "SUPPORT.md")
 EXTRA = "extra"  # the folder that Sphinx copies unchanged
 PICTURES = "pictures"
 BUILD_TIMEOUT_S = 600
@@ -84,12 +91,15 @@ def prepare(folder: Path) -> None:
         for info in catalogue.labs():
             page = with_pictures_in_files(lab(info), folder / EXTRA / PICTURES)
             (folder / "notebooks" / info.notebook.name).write_text(notebooks.dumps(page), encoding="utf-8")
-        for path in (*(paths.ROOT / name for name in DOCUMENTS), *(paths.ROOT / "docs").glob("*.md")):
+        for path in (*(paths.ROOT / name for name in AT_THE_ROOT), *(paths.ROOT / "docs").rglob("*.md")):
             _write(folder / path.relative_to(paths.ROOT), document(path.read_text(encoding="utf-8")))
+        readme = document((paths.ROOT / "README.md").read_text(encoding="utf-8"))
         for path in SITE.iterdir():
             text = path.read_text(encoding="utf-8")
-            _write(folder / path.name, jinja2.Template(text).render(_front(folder)) if path.suffix == ".md" else text)
-        _write(folder / "notebooks" / "index.md", _index())
+            _write(folder / path.name, text.replace("{{ readme }}", readme))
+        _write(folder / "notebooks" / "index.md", _list_of_labs())
+        for title, pages in SECTIONS.items():
+            _write(folder / "docs" / title.lower() / "index.md", f"# {title}\n\n{_toctree(pages.split())}")
         _copy_linked_files(folder)
 
 
@@ -124,8 +134,9 @@ def document(text: str) -> str:
     The glossary's terms are level-3 headings right below its title. The README is the site's front page.
     """
     text = re.sub(r'^<a id="[^"]*"></a>\n\n', "", text, flags=re.M)
-    text = re.sub(r"\]\((\.\./)?README\.md", r"](\1index.md", text)
-    return text if re.search("^## ", text, flags=re.M) else re.sub("^### ", "## ", text, flags=re.M)
+    text = re.sub(r"\]\(((?:\.\./)*)README\.md", r"](\1index.md", text)
+    head, mark, rest = text.partition("\n## ")
+    return re.sub("^### ", "## ", head, flags=re.M) + mark + rest
 
 
 def with_pictures_in_files(notebook: NotebookNode, folder: Path) -> NotebookNode:
@@ -177,42 +188,25 @@ def _prose(text: str, id: str) -> NotebookNode:
     return cell
 
 
-def _front(folder: Path) -> dict[str, str]:
-    """Return the front page's parts: the README's sections and a stored picture."""
-    opening, *rest = re.split(r"^## ", (paths.ROOT / "README.md").read_text(encoding="utf-8"), flags=re.M)
-    sections = {title: text.strip() for title, _, text in (section.partition("\n") for section in rest)}
-    return {
-        "summary": opening.split("\n\n")[1],
-        "commands": opening[opening.index("```bash") :].strip(),
-        "agenda": sections["Agenda"],
-        "needs": sections["What you need"],
-        "picture": _picture(folder, sources.find(picture.LAB).stem, picture.ALT),
-    }
-
-
-def _picture(folder: Path, stem: str, alt: str) -> str:
-    """Return a prepared lab's picture whose alternative text begins with `alt`, as HTML for the front page."""
-    page = nbformat.read(folder / "notebooks" / f"{stem}.ipynb", as_version=4)
-    outputs: list[str] = [
-        output.get("data", {}).get("text/html", "") for cell in page.cells for output in cell.get("outputs", [])
-    ]
-    img = next(text for text in outputs if f'alt="{alt}' in text)
-    return img.replace("../", "").replace(' loading="lazy"', "")
-
-
-def _index() -> str:
-    """Return the page of all labs, with their minutes and core minutes."""
-    lines = ["# The labs", "", "| lab | minutes | core minutes | exercises |", "| --- | --- | --- | --- |"]
+def _list_of_labs() -> str:
+    """Return the page of all labs, with their goals and minutes."""
+    lines = ["# The labs", "", "| lab | you will | minutes | core minutes | exercises |", f"{'| --- ' * 5}|"]
     for info in catalogue.labs():
         minutes, core_minutes = total(info.sections), total([section for section in info.sections if section.core])
-        lines.append(f"| [{info.title}]({info.notebook.name}) | {minutes} | {core_minutes} | {len(info.exercises)} |")
-    names = "\n".join(info.name for info in catalogue.labs())
-    return "\n".join([*lines, "", f"```{{toctree}}\n:hidden:\n\n{names}\n```", ""])
+        goal = sources.about(sources.find(info.number))["goal"]
+        counts = f"{minutes} | {core_minutes} | {len(info.exercises)}"
+        lines.append(f"| [{info.title}]({info.notebook.name}) | {goal} | {counts} |")
+    return "\n".join([*lines, "", _toctree([info.name for info in catalogue.labs()], ":hidden:\n")])
+
+
+def _toctree(pages: Sequence[str], options: str = "") -> str:
+    entries = "\n".join(pages)
+    return f"```{{toctree}}\n:glob:\n:maxdepth: 2\n{options}\n{entries}\n```\n"
 
 
 def _copy_linked_files(folder: Path) -> None:
     """Copy files that pages link to, such as environment.yml, to the links' targets."""
-    for page in [*folder.glob("*.md"), *folder.glob("docs/*.md"), *folder.glob("notebooks/*.ipynb")]:
+    for page in [*folder.rglob("*.md"), *folder.glob("notebooks/*.ipynb")]:
         for target in _links(page):
             target_file = (page.parent / target).resolve()
             if not target_file.exists():

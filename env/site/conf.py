@@ -33,7 +33,7 @@ html_css_files = ["style.css"]
 html_extra_path = ["extra"]
 html_copy_source = False
 html_show_copyright = False
-html_sidebars = {"index": [], "docs/*": [], "*": []}  # pages without subpages
+html_sidebars = {"index": []}
 html_context = {"default_mode": "auto"}  # follow the browser; if unset, the theme logs a warning in its console
 html_theme_options = {
     "navbar_end": ["theme-switcher"],

@@ -134,7 +134,7 @@ def files(tmp_path_factory) -> dict[str, Path]:
 
 
 # The front page, the lab that axe checks fastest (labs with more code take 15 s), and documents.
-SITE_PAGES = ("index.html", "notebooks/00_welcome.html", "docs/glossary.html", "docs/machines.html")
+SITE_PAGES = ("index.html", "notebooks/00_welcome.html", "docs/learn/glossary.html", "docs/deploy/server.html")
 
 
 @pytest.mark.parametrize("name", SITE_PAGES)
