@@ -76,10 +76,11 @@ GFLOP = 2 * N**3 / 1e9  # N×N results, each of N multiplications and N addition
 print(summary(examine(quick=True)))
 
 # %% [markdown]
-# Two facts matter in every lab: the number of [**cores**](../docs/glossary.md#core) that this notebook can really use,
-# and their [**instruction sets**](../docs/glossary.md#instruction-set), such as [AVX-512](../docs/glossary.md#avx-512).
-# Two *hardware threads* of one core share its arithmetic units, so they count as one core. Some virtual machines show
-# them as two; the doctor warns if two of them at once do hardly more work than one alone.
+# Two facts matter in every lab: the number of [**cores**](../docs/learn/glossary.md#core) that this notebook can really
+# use, and their [**instruction sets**](../docs/learn/glossary.md#instruction-set), such as
+# [AVX-512](../docs/learn/glossary.md#avx-512). Two *hardware threads* of one core share its arithmetic units, so they
+# count as one core. Some virtual machines show them as two; the doctor warns if two of them at once do hardly more work
+# than one alone.
 #
 # **In a room with an instructor**, enter the address and code of the board. Nothing is sent unless you join, and the
 # cell prints everything that will ever be sent. `./lab hand` in a terminal (*File*, *New*, *Terminal*) raises your
@@ -122,7 +123,7 @@ print("NumPy computes the same:", np.allclose(first, (a @ b)[0], rtol=1e-4))
 # %% [markdown]
 # How fast could it be? A core multiplies fastest with **FMA** instructions (fused multiply-add), which multiply two
 # registers and add the product to a third. A register has several **lanes** with one number each, and a core starts one
-# or more FMAs in each cycle of its clock. For numbers of 32 bits ([FP32](../docs/glossary.md#fp32)):
+# or more FMAs in each cycle of its clock. For numbers of 32 bits ([FP32](../docs/learn/glossary.md#fp32)):
 #
 # | core | lanes | FMAs per cycle |
 # | --- | ---: | ---: |
@@ -184,9 +185,9 @@ print(f"Plain Python reached about {2 * N**2 / seconds / 1e9:.1g} GFLOP/s.")
 # ## 3 · NumPy, on one thread and on all cores {read 4.5, do 2, wait 0.4}
 #
 # NumPy's `a @ b` calls OpenBLAS, a library in C and assembly language. It computes blocks that fit into registers and
-# caches, with a [thread](../docs/glossary.md#thread) on each core. The cell also runs nothing but FMAs on registers, on
-# all cores. No matmul can be faster, so this is called the *limit*. Without a C compiler, and on Arm, the paper peak is
-# used instead. Then a share above 100% means that `ghz` or `fmas` is too small.
+# caches, with a [thread](../docs/learn/glossary.md#thread) on each core. The cell also runs nothing but FMAs on
+# registers, on all cores. No matmul can be faster, so this is called the *limit*. Without a C compiler, and on Arm, the
+# paper peak is used instead. Then a share above 100% means that `ghz` or `fmas` is too small.
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
@@ -233,7 +234,7 @@ results.compare_guess(1, fp32["NumPy, all cores"])
 # %% [markdown]
 # **How to read this.** Each variant ran once per round, in changing order. A figure is the median of its rounds, with
 # an interval. *Faster* means that the interval of the rounds' ratios lies above 1; [a few of these verdicts will be
-# wrong](../docs/glossary.md#confidence-interval).
+# wrong](../docs/learn/glossary.md#confidence-interval).
 #
 # **Why were we wrong?** The limit helps: its speed, divided by the paper peak at 1 GHz, is the clock that the cores
 # had.
@@ -308,9 +309,9 @@ results.answer(1, "Which three figures explain the gap between the paper peak an
 # ## 4 · Half the bits {read 3, wait 0.6}
 #
 # A register holds twice as many numbers of 16 bits as of 32. BF16 instructions multiply
-# [bfloat16](../docs/glossary.md#bfloat16) numbers in all these lanes, and [AMX](../docs/glossary.md#amx) multiplies
-# whole tiles of them. TensorFlow has this type. It calls **oneDNN**, which computes most layers in this workshop. If
-# your CPU lacks such instructions, the 16-bit figures and their ratio are recorded, and marked so.
+# [bfloat16](../docs/learn/glossary.md#bfloat16) numbers in all these lanes, and [AMX](../docs/learn/glossary.md#amx)
+# multiplies whole tiles of them. TensorFlow has this type. It calls **oneDNN**, which computes most layers in this
+# workshop. If your CPU lacks such instructions, the 16-bit figures and their ratio are recorded, and marked so.
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
@@ -404,9 +405,9 @@ plots.show(figure, alt=f"Speeds of a matmul. {'; '.join(said)}.", keep=results, 
 # %% [markdown]
 # ## 5 · Two ranks share one matmul {read 3.5, do 6.5, wait 1.1}
 #
-# [**mpirun**](../docs/glossary.md#mpirun) starts several copies of a program, which have no variables in common. Each
-# has a number, its [**rank**](../docs/glossary.md#rank). They exchange messages through
-# [**MPI**](../docs/glossary.md#mpi), and each may use several threads.
+# [**mpirun**](../docs/learn/glossary.md#mpirun) starts several copies of a program, which have no variables in common.
+# Each has a number, its [**rank**](../docs/learn/glossary.md#rank). They exchange messages through
+# [**MPI**](../docs/learn/glossary.md#mpi), and each may use several threads.
 #
 # ### Exercise 2 · Threads per rank
 #
@@ -433,9 +434,9 @@ threads_per_rank = check(2, threads_per_rank)
 # `a`, and the same rows of the second, `b`. Write `product(ranks, a, b)`. Every rank calls it with its own parts, and
 # it returns the product of the *whole* matrices on every rank.
 #
-# `ranks` is a group of ranks, a [communicator](../docs/glossary.md#communicator). Its methods include `bcast(value)`,
-# `reduce(value)`, [`allreduce(value)`](../docs/glossary.md#all-reduce) and `allgather(value)`; a `value` may be an
-# array. With two ranks and 2×2 matrices, rank 0 has the first column of `a` and the first row of `b`.
+# `ranks` is a group of ranks, a [communicator](../docs/learn/glossary.md#communicator). Its methods include
+# `bcast(value)`, `reduce(value)`, [`allreduce(value)`](../docs/learn/glossary.md#all-reduce) and `allgather(value)`; a
+# `value` may be an array. With two ranks and 2×2 matrices, rank 0 has the first column of `a` and the first row of `b`.
 #
 # `%%writefile` writes its cell to a file. The check calls `product` on 1 to 4 ranks, with parts of different sizes. Use
 # only `ranks`, as it isn't always `MPI.COMM_WORLD`. The check takes a few seconds, and a call may take 10 s.
@@ -487,7 +488,7 @@ product = check(3, "work/product.py")
 # %% [markdown]
 # `run_ranks` prints the `mpirun` command that does the same in a terminal, and each line of output after the number of
 # its rank, in any order. All numbers in both matrices are 1, so each result counts the products in its sum. Distributed
-# training adds up [gradients](../docs/glossary.md#gradient) in this way.
+# training adds up [gradients](../docs/learn/glossary.md#gradient) in this way.
 
 # %%
 fair = int(threads_per_rank(cores, 2))

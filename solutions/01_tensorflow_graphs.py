@@ -73,12 +73,12 @@ AT_LEAST_S = 0.05 if QUICK else 0.3  # of one measurement
 #
 # A framework that sees a whole computation before it runs can prepare it: drop what isn't needed, compute constants in
 # advance, merge operations, run independent parts concurrently. So every framework can turn a program into a
-# description, a [**graph**](../docs/glossary.md#graph): TensorFlow with `tf.function`, JAX with `jax.jit`, PyTorch with
-# `torch.compile`.
+# description, a [**graph**](../docs/learn/glossary.md#graph): TensorFlow with `tf.function`, JAX with `jax.jit`,
+# PyTorch with `torch.compile`.
 #
-# Here is a small framework of that kind. A `Node` is an [**operation**](../docs/glossary.md#operation) and the nodes
-# whose results it takes. [**Tensors**](../docs/glossary.md#tensor), arrays of numbers, flow between nodes. `compute`
-# does the arithmetic, and `ran` counts every operation that it computes.
+# Here is a small framework of that kind. A `Node` is an [**operation**](../docs/learn/glossary.md#operation) and the
+# nodes whose results it takes. [**Tensors**](../docs/learn/glossary.md#tensor), arrays of numbers, flow between nodes.
+# `compute` does the arithmetic, and `ran` counts every operation that it computes.
 
 # %%
 names = ("add", "subtract", "multiply", "divide", "matmul", "sqrt", "exp")
@@ -242,7 +242,7 @@ for text, fetch, feed in (
     print(text, run(fetch, feed), dict(ran))
 
 # %% [markdown]
-# `exp` never ran, because no fetch needs it. This is called [**pruning**](../docs/glossary.md#pruning). *d* was
+# `exp` never ran, because no fetch needs it. This is called [**pruning**](../docs/learn/glossary.md#pruning). *d* was
 # computed once, although `square` takes it twice. And with *d* fed, *a* and *b* need no value.
 #
 # ## 3 · Compile: simplify and fuse {read 5, do 17, wait 0.4}
@@ -293,8 +293,8 @@ print(operations(written), "operations")
 #
 # A trained network is run many times, with the same weights. Two rules then save work.
 #
-# - [**Constant folding**](../docs/glossary.md#constant-folding): if all inputs of an operation are constants, compute
-#   it now, and put a constant in its place.
+# - [**Constant folding**](../docs/learn/glossary.md#constant-folding): if all inputs of an operation are constants,
+#   compute it now, and put a constant in its place.
 # - **Common subexpression elimination**: of several nodes with the same operation and the same inputs, in the same
 #   order, keep one.
 #
@@ -360,8 +360,8 @@ show_graph(written, "Constants folded, duplicates removed", simple)
 # ### Fuse
 #
 # For a matmul, a bias and a ReLU, NumPy writes the product to memory, reads it and writes the sum, reads that and
-# writes the result. [**Operator fusion**](../docs/glossary.md#operator-fusion) merges the three into one operation,
-# which finishes some rows while they are still in the cache.
+# writes the result. [**Operator fusion**](../docs/learn/glossary.md#operator-fusion) merges the three into one
+# operation, which finishes some rows while they are still in the cache.
 
 # %%
 BLOCK = max(16, L2 // 4 // (4 * COLUMNS))  # rows whose results fill a quarter of the L2 cache
@@ -566,11 +566,11 @@ results.answer(1, "Where did the compiled graph save its time? Why did the predi
 # ## 4 · TensorFlow does the same {read 6, wait 0.1}
 #
 # `tf.function` calls a Python function **once**, with placeholders for its arguments, and records the operations that
-# the function calls. This is [**tracing**](../docs/glossary.md#tracing), and it is how you made a graph of
+# the function calls. This is [**tracing**](../docs/learn/glossary.md#tracing), and it is how you made a graph of
 # `layer_pair`. Each later call runs the recorded graph, a [**concrete
-# function**](../docs/glossary.md#concrete-function), and skips your Python code.
-# [**Grappler**](../docs/glossary.md#grappler), TensorFlow's graph optimiser, rewrites it first. The next cells run the
-# same `layer_pair` and ask for the graph that ran.
+# function**](../docs/learn/glossary.md#concrete-function), and skips your Python code.
+# [**Grappler**](../docs/learn/glossary.md#grappler), TensorFlow's graph optimiser, rewrites it first. The next cells
+# run the same `layer_pair` and ask for the graph that ran.
 
 # %%
 theirs = SimpleNamespace(sqrt=tf.sqrt, exp=tf.exp, relu=tf.nn.relu)
@@ -625,7 +625,7 @@ print("same values:", np.allclose(their_result, run(compiled, small), rtol=1e-4)
 #
 # ### When does TensorFlow trace again?
 #
-# For other arguments, the function is traced again. This is [**retracing**](../docs/glossary.md#retracing).
+# For other arguments, the function is traced again. This is [**retracing**](../docs/learn/glossary.md#retracing).
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
@@ -731,7 +731,7 @@ print(f"not traced vs traced: {tracing_cost}")
 # | `tf.constant` | an operation that returns a fixed value | `constant` | the same |
 # | `tf.placeholder` | an operation whose value is fed in each run | `placeholder` | an argument |
 # | `tf.Variable` | keeps its value from run to run, in the session | – | the object keeps it |
-# | `tf.Session(graph)` | a [**session**](../docs/glossary.md#session) runs one graph | `run` | a call |
+# | `tf.Session(graph)` | a [**session**](../docs/learn/glossary.md#session) runs one graph | `run` | a call |
 # | `session.run(fetches, feed_dict)` | returns NumPy arrays | `run(fetch, feed)` | a call |
 # | `tf.ConfigProto` | a session's settings, such as threads | – | `tf.config` |
 #
@@ -741,8 +741,8 @@ print(f"not traced vs traced: {tracing_cost}")
 # ## 5 · Where does the overhead stop mattering? {read 4, wait 1.1}
 #
 # Outside a `tf.function`, operations run as soon as Python calls them. This is [**eager
-# execution**](../docs/glossary.md#eager-execution). It is easier to debug, and Python's calls take time. A third method
-# is [XLA](https://openxla.org/xla), a compiler that turns a whole graph into machine code.
+# execution**](../docs/learn/glossary.md#eager-execution). It is easier to debug, and Python's calls take time. A third
+# method is [XLA](https://openxla.org/xla), a compiler that turns a whole graph into machine code.
 #
 # Here are an MLP with two dense layers, the MNIST CNN of labs 02 and 07, and a training step, without Keras' own Python
 # code.
@@ -1045,15 +1045,15 @@ layer = check(4, layer)
 # %% [markdown]
 # ## 7 · Further: two kinds of threads {read 5, wait 0.5, optional}
 #
-# Two settings control [**threads**](../docs/glossary.md#thread).
+# Two settings control [**threads**](../docs/learn/glossary.md#thread).
 #
-# - [**Intra-op parallelism**](../docs/glossary.md#intra-op-parallelism): the number of threads that compute **one**
-#   operation, such as a large matmul.
-# - [**Inter-op parallelism**](../docs/glossary.md#inter-op-parallelism): the number of operations that may run **at the
-#   same time**, in different branches of the graph.
+# - [**Intra-op parallelism**](../docs/learn/glossary.md#intra-op-parallelism): the number of threads that compute
+#   **one** operation, such as a large matmul.
+# - [**Inter-op parallelism**](../docs/learn/glossary.md#inter-op-parallelism): the number of operations that may run
+#   **at the same time**, in different branches of the graph.
 #
-# (In builds where oneDNN uses [**OpenMP**](../docs/glossary.md#openmp), `OMP_NUM_THREADS` replaces the first setting
-# for oneDNN operations.)
+# (In builds where oneDNN uses [**OpenMP**](../docs/learn/glossary.md#openmp), `OMP_NUM_THREADS` replaces the first
+# setting for oneDNN operations.)
 #
 # When does TensorFlow split a matmul? The rule is in a header that comes with it.
 
@@ -1200,9 +1200,9 @@ print(f"calls counted: {python_calls}")
 # `time.time()`, without an error message. Keep state in a `tf.Variable`, draw random numbers with `tf.random`, and
 # print values with `tf.print`. To debug with `breakpoint()`, call `tf.config.run_functions_eagerly(True)`.
 #
-# [**AutoGraph**](../docs/glossary.md#autograph), a part of `tf.function`, turns a `for`, `while` or `if` that depends
-# on a **tensor** into an operation. All others stay Python. How many `Tanh` operations does each of these graphs
-# contain?
+# [**AutoGraph**](../docs/learn/glossary.md#autograph), a part of `tf.function`, turns a `for`, `while` or `if` that
+# depends on a **tensor** into an operation. All others stay Python. How many `Tanh` operations does each of these
+# graphs contain?
 
 
 # %%

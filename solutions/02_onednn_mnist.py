@@ -166,11 +166,12 @@ results.guess(1, "training with oneDNN vs Eigen", ..., unit="×")
 # %% [markdown]
 # `run_ranks(1, …)` starts the script once, on all your cores. `alternate` runs all variants in each round, so a slow
 # phase of the machine affects them all. `compare` prints the median of the rounds' ratios with its 95% [**confidence
-# interval**](../docs/glossary.md#confidence-interval), and calls a difference *faster* only if the interval excludes 1.
+# interval**](../docs/learn/glossary.md#confidence-interval), and calls a difference *faster* only if the interval
+# excludes 1.
 #
-# One [**inter-op**](../docs/glossary.md#inter-op-parallelism) thread runs one operation at a time, so that section 5
-# can add up their times. Three variants are for section 5 only: their `MALLOC_…` variables tell the C library to keep
-# freed memory, or to give it back.
+# One [**inter-op**](../docs/learn/glossary.md#inter-op-parallelism) thread runs one operation at a time, so that
+# section 5 can add up their times. Three variants are for section 5 only: their `MALLOC_…` variables tell the C library
+# to keep freed memory, or to give it back.
 #
 # This takes two or three minutes. Meanwhile, read section 2.
 
@@ -236,8 +237,9 @@ results.answer(1, "What would you have got without setting anything, and what is
 #
 # Before TensorFlow runs a graph, it replaces the operations on a list with oneDNN's. The graph that you wrote doesn't
 # show this; the graph that **ran** does. `onednn.graph_that_ran` runs a function and returns the nodes of both graphs.
-# Here are single operations in the [**forward pass**](../docs/glossary.md#forward-pass), and in the [**backward
-# pass**](../docs/glossary.md#backward-pass), which computes the [**gradients**](../docs/glossary.md#gradient).
+# Here are single operations in the [**forward pass**](../docs/learn/glossary.md#forward-pass), and in the [**backward
+# pass**](../docs/learn/glossary.md#backward-pass), which computes the
+# [**gradients**](../docs/learn/glossary.md#gradient).
 
 
 # %%
@@ -373,7 +375,7 @@ padded = 2 * N * 32 * 64 * 14 * 14 * 9
 print(f"{100 * FLOP / padded:.0f}% of the taps meet a pixel")
 
 # %% [markdown]
-# FLOP/byte is the [**arithmetic intensity**](../docs/glossary.md#arithmetic-intensity).
+# FLOP/byte is the [**arithmetic intensity**](../docs/learn/glossary.md#arithmetic-intensity).
 #
 # ### Exercise 2 · Where is element (n, c, h, w)?
 #
@@ -383,11 +385,11 @@ print(f"{100 * FLOP / padded:.0f}% of the taps meet a pixel")
 #
 # - **nchw**: each channel is an image of its own. The innermost loop runs over *w*.
 # - **nhwc**: the channels of one pixel are neighbours. The innermost loop runs over *c*.
-# - **nChw16c**, a [**blocked layout**](../docs/glossary.md#blocked-layout): channels come in blocks of 16. Within a
-#   block, the innermost loop runs over *c*; the capital *C* counts blocks.
+# - **nChw16c**, a [**blocked layout**](../docs/learn/glossary.md#blocked-layout): channels come in blocks of 16. Within
+#   a block, the innermost loop runs over *c*; the capital *C* counts blocks.
 #
-# Why 16? An [**AVX-512**](../docs/glossary.md#avx-512) register holds 16 single-precision numbers, so one instruction
-# takes a block.
+# Why 16? An [**AVX-512**](../docs/learn/glossary.md#avx-512) register holds 16 single-precision numbers, so one
+# instruction takes a block.
 #
 # Write `offset(n, c, h, w, shape, layout)` for the three layouts. `shape` is always (N, C, H, W). In `nChw16c`, when C
 # is not a multiple of 16, unused places fill the last block.
@@ -638,8 +640,8 @@ results.answer(3, "Which tiles are slow on your machine, and why?", ...)
 # ### Exercise 5 · All cores
 #
 # The images of a batch are independent, so cores can share them. The program calls `convolve_batch`. Add one line of
-# [**OpenMP**](../docs/glossary.md#openmp) before its loop, so that all threads take part and each image is convolved
-# once.
+# [**OpenMP**](../docs/learn/glossary.md#openmp) before its loop, so that all threads take part and each image is
+# convolved once.
 
 # %%
 # %%writefile work/batch.c
@@ -663,7 +665,7 @@ run(conv_3, batch, threads=cores)
 # %% [markdown]
 # ### Against oneDNN
 #
-# With `ONEDNN_VERBOSE=1`, oneDNN logs each [**primitive**](../docs/glossary.md#primitive) that it runs, with its
+# With `ONEDNN_VERBOSE=1`, oneDNN logs each [**primitive**](../docs/learn/glossary.md#primitive) that it runs, with its
 # layouts and milliseconds.
 
 # %%
@@ -1006,9 +1008,9 @@ results.answer(6, "What does Eigen's backward pooling spend its time on?", ...)
 # ### A suspect: memory that malloc gives back
 #
 # The C library can return freed memory to the kernel. The next step then gets new pages, each of which costs a [**page
-# fault**](../docs/glossary.md#page-fault) and must be filled with zeros. By default, it does so with large arrays, but
-# raises its threshold when one is freed, so processes differ. The variants *given back* and *kept* of section 1 force
-# either, and give the price of a fault.
+# fault**](../docs/learn/glossary.md#page-fault) and must be filled with zeros. By default, it does so with large
+# arrays, but raises its threshold when one is freed, so processes differ. The variants *given back* and *kept* of
+# section 1 force either, and give the price of a fault.
 
 
 # %%
@@ -1139,7 +1141,7 @@ results.answer(8, "What would you spend the week on?", ...)
 # %% [markdown]
 # ## 6 · Whose instructions? {read 2, do 6, wait 0.6, optional}
 #
-# oneDNN generates code for the best [**instruction set**](../docs/glossary.md#instruction-set) of the CPU, and
+# oneDNN generates code for the best [**instruction set**](../docs/learn/glossary.md#instruction-set) of the CPU, and
 # `ONEDNN_MAX_CPU_ISA` caps it. Your compiler uses `-march`. What are the instructions worth to each?
 
 

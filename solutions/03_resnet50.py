@@ -292,8 +292,8 @@ if not NO_TORCH:
 # %% [markdown]
 # ## 2 · What the limit is {read 4, do 6}
 #
-# How many operations does an image take? In the [**forward pass**](../docs/glossary.md#forward-pass), each number that
-# a convolution writes is a sum over the kernel's positions and the input's channels, and a multiplication and an
+# How many operations does an image take? In the [**forward pass**](../docs/learn/glossary.md#forward-pass), each number
+# that a convolution writes is a sum over the kernel's positions and the input's channels, and a multiplication and an
 # addition are two operations. As in most publications, positions in the padding count too.
 
 
@@ -313,8 +313,8 @@ print(*list(FORWARD.items())[:4], sep="\n")
 # %% [markdown]
 # ### Exercise 1 · The operations of training
 #
-# **Training** adds the [**backward pass**](../docs/glossary.md#backward-pass). It goes from the last layer to the
-# first, and computes up to two [**gradients**](../docs/glossary.md#gradient) for each layer. Each takes as many
+# **Training** adds the [**backward pass**](../docs/learn/glossary.md#backward-pass). It goes from the last layer to the
+# first, and computes up to two [**gradients**](../docs/learn/glossary.md#gradient) for each layer. Each takes as many
 # operations as that layer's forward pass.
 #
 # - The gradient with respect to the layer's *weights*: the weights learn from it.
@@ -465,15 +465,15 @@ results.answer(1, "Which bar would you question first, and why?", ...)
 #
 # ## 4 · Threads in a container {read 4, do 8, optional}
 #
-# [**Intra-op threads**](../docs/glossary.md#intra-op-parallelism) share the work of one operation. [**Inter-op
-# threads**](../docs/glossary.md#inter-op-parallelism) run different operations at the same time. Both numbers default
-# to the CPUs that TensorFlow sees.
+# [**Intra-op threads**](../docs/learn/glossary.md#intra-op-parallelism) share the work of one operation. [**Inter-op
+# threads**](../docs/learn/glossary.md#inter-op-parallelism) run different operations at the same time. Both numbers
+# default to the CPUs that TensorFlow sees.
 #
-# - Two [**hardware threads**](../docs/glossary.md#core) share the arithmetic units of a core, and a good
+# - Two [**hardware threads**](../docs/learn/glossary.md#core) share the arithmetic units of a core, and a good
 #   convolution keeps those busy with one.
 # - A batch system or `taskset` gives you certain CPUs, a *mask*. A container's *quota* is CPU time on any of them. With
 #   2.5, two threads can run all the time. Never pin threads under a quota, as those CPUs may be busy while others idle.
-# - Memory on another [**NUMA node**](../docs/glossary.md#numa-node) is slower to reach. On two sockets, the usual
+# - Memory on another [**NUMA node**](../docs/learn/glossary.md#numa-node) is slower to reach. On two sockets, the usual
 #   advice is one process per node, as in `numactl --cpunodebind=0 --membind=0 python train.py`.
 #
 # ### Exercise 2 · Where should the threads run?
@@ -517,7 +517,7 @@ for quota in (None, 2.5):
 # %% [markdown]
 # ## 5 · Three sick logs {read 3, do 8}
 #
-# With `ONEDNN_VERBOSE=1`, oneDNN writes a line for each of its [**primitives**](../docs/glossary.md#primitive),
+# With `ONEDNN_VERBOSE=1`, oneDNN writes a line for each of its [**primitives**](../docs/learn/glossary.md#primitive),
 # whichever program calls it. In 2026, PyTorch computed FP16 matmuls [more than 1,000 times
 # slower](https://github.com/pytorch/pytorch/issues/193951), and one word in this log gave the cause away.
 #
@@ -607,7 +607,7 @@ results.answer(2, "What is wrong in a, b and c, and what would you change?", ...
 # ## 6 · The suspects {read 11, wait 0.3}
 #
 # For each suspect, write your guess first. The row then shows its speed, the share of the limit, and the factor against
-# the variant that it changes, with 95% [**confidence intervals**](../docs/glossary.md#confidence-interval).
+# the variant that it changes, with 95% [**confidence intervals**](../docs/learn/glossary.md#confidence-interval).
 
 # %% tags=["background"]
 if RECORDED:
@@ -722,7 +722,7 @@ evidence("page faults", "fused norm", "NCHW")
 
 # %% [markdown]
 # **What explains it?** Section 5 has the log of such a run. Whole images are reordered around convolutions. Each copy
-# needs memory, which shows as [*page faults*](../docs/glossary.md#page-fault). One takes the kernel about a
+# needs memory, which shows as [*page faults*](../docs/learn/glossary.md#page-fault). One takes the kernel about a
 # microsecond, so you can compute their part of the loss. The next rows use NHWC.
 #
 # ### One operation at a time
@@ -750,8 +750,8 @@ evidence("cores busy", "fused norm", "one at a time")
 #
 # ### Precision
 #
-# [**bfloat16**](../docs/glossary.md#bfloat16) halves the bytes of all activations. CPUs with AVX-512 BF16 multiply
-# pairs of them, which doubles the peak; with AMX, it is up to 16 times as high. Weights stay in float32.
+# [**bfloat16**](../docs/learn/glossary.md#bfloat16) halves the bytes of all activations. CPUs with AVX-512 BF16
+# multiply pairs of them, which doubles the peak; with AMX, it is up to 16 times as high. Weights stay in float32.
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
@@ -779,7 +779,7 @@ bars[bars.max(axis=1) > 5].round(2)
 #
 # Every step allocates and frees gigabytes. If the C library returns freed memory to the kernel, the next step requests
 # it again, at the price of a page fault for every 4 kB. The variant `pages` keeps freed memory, and asks for [**pages
-# of 2 MB**](../docs/glossary.md#huge-page). How many faults could it save, and how many milliseconds?
+# of 2 MB**](../docs/learn/glossary.md#huge-page). How many faults could it save, and how many milliseconds?
 
 # %%
 evidence("page faults", half_name)
@@ -981,8 +981,8 @@ results.answer(4, "What would you work on next, and how much could it bring?", .
 # `torch.compile` makes larger operations of many. So compare eager with eager, and compiled with compiled, each in its
 # fastest precision and with the better of two batches.
 #
-# PyTorch's threads are [**OpenMP**](../docs/glossary.md#openmp)'s. pip's PyTorch comes with GNU's library, `libgomp`.
-# There, a waiting thread *spins* for a while, so that it can go on at once, and keeps its core busy.
+# PyTorch's threads are [**OpenMP**](../docs/learn/glossary.md#openmp)'s. pip's PyTorch comes with GNU's library,
+# `libgomp`. There, a waiting thread *spins* for a while, so that it can go on at once, and keeps its core busy.
 # `OMP_WAIT_POLICY=passive` makes it sleep. `KMP_BLOCKTIME` and `KMP_AFFINITY` belong to Intel's `libiomp5`, and do
 # nothing unless it is preloaded.
 #

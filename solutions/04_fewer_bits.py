@@ -84,9 +84,9 @@ print(digits.source)
 # %% [markdown]
 # ## 1 · What a number can hold {read 5, do 7}
 #
-# A floating-point number has a sign, an [**exponent**](../docs/glossary.md#exponent) *e* and a fraction *f*, its
-# [**mantissa**](../docs/glossary.md#mantissa) without the leading 1. With *E* bits for the exponent and *F* for the
-# fraction, its value is
+# A floating-point number has a sign, an [**exponent**](../docs/learn/glossary.md#exponent) *e* and a fraction *f*, its
+# [**mantissa**](../docs/learn/glossary.md#mantissa) without the leading 1. With *E* bits for the exponent and *F* for
+# the fraction, its value is
 #
 # $$\pm \left(1 + \frac{f}{2^F}\right) \cdot 2^{\,e - bias}, \qquad bias = 2^{E-1} - 1$$
 #
@@ -96,9 +96,9 @@ print(digits.source)
 #
 # | format | sign | exponent | fraction |
 # | --- | --- | --- | --- |
-# | [**FP32**](../docs/glossary.md#fp32), float32, single precision | 1 | 8 | 23 |
-# | [**FP16**](../docs/glossary.md#fp16), float16, half precision | 1 | 5 | 10 |
-# | BF16, [**bfloat16**](../docs/glossary.md#bfloat16) | 1 | 8 | 7 |
+# | [**FP32**](../docs/learn/glossary.md#fp32), float32, single precision | 1 | 8 | 23 |
+# | [**FP16**](../docs/learn/glossary.md#fp16), float16, half precision | 1 | 5 | 10 |
+# | BF16, [**bfloat16**](../docs/learn/glossary.md#bfloat16) | 1 | 8 | 7 |
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
@@ -136,8 +136,9 @@ def decode(pattern, e, f):
 decode = check(1, decode)
 
 # %% [markdown]
-# Your function computes the limits of each format. The table adds two formats of [**FP8**](../docs/glossary.md#fp8),
-# named after their bits (E5M2 has 5 of exponent and 2 of mantissa), and [**INT8**](../docs/glossary.md#int8), integers.
+# Your function computes the limits of each format. The table adds two formats of
+# [**FP8**](../docs/learn/glossary.md#fp8), named after their bits (E5M2 has 5 of exponent and 2 of mantissa), and
+# [**INT8**](../docs/learn/glossary.md#int8), integers.
 
 # %% tags=["nbval-check-output"]
 FORMATS = {"FP32": (8, 23), "BF16": (8, 7), "FP16": (5, 10), "FP8 E5M2": (5, 2), "FP8 E4M3": (4, 3)}
@@ -199,8 +200,8 @@ plots.show(
 #
 # ## 2 · A gradient that vanishes {read 6, do 8, optional}
 #
-# [**Gradients**](../docs/glossary.md#gradient) are small, because the [**backward
-# pass**](../docs/glossary.md#backward-pass) multiplies small numbers. Each error is divided by the batch size and
+# [**Gradients**](../docs/learn/glossary.md#gradient) are small, because the [**backward
+# pass**](../docs/learn/glossary.md#backward-pass) multiplies small numbers. Each error is divided by the batch size and
 # multiplied by the weight of this loss. The next cell computes gradients by hand for a network of two layers. It rounds
 # what it stores, as a GPU does, which multiplies 16-bit numbers and sums in 32 bits.
 
@@ -250,7 +251,7 @@ for name, scale in (("BF16", 1), ("FP16", 1), ("FP16", 2.0**12)):
 # %% [markdown]
 # The remedy is to multiply the **loss** by a constant. By the chain rule, this multiplies every gradient by the same
 # constant, and moves them all to where FP16 is precise. At the end, divide the weights' gradients by it, in FP32. This
-# is [**loss scaling**](../docs/glossary.md#loss-scaling). BF16 has FP32's range and doesn't need it.
+# is [**loss scaling**](../docs/learn/glossary.md#loss-scaling). BF16 has FP32's range and doesn't need it.
 #
 # The best constant is the largest that doesn't overflow, and it changes during training. **Dynamic loss scaling**
 # searches for it all the time. After an overflow, the scale is halved. After `patience` steps in a row without one, it
@@ -377,9 +378,9 @@ print(f"FP32: {100 * fp32.mean():.1f}% of {len(fp32):,} test digits are right")
 
 # %% [markdown]
 # There are only 256 codes of 8 bits. To choose the numbers that they stand for is
-# [**quantisation**](../docs/glossary.md#quantisation). In most libraries, a number is *scale · (code − zero point)*.
-# Our zero point is 0, because pixels and the outputs of Relu are never negative. Their codes go from 0 to 255. Weights
-# have both signs, and codes from −127 to 127.
+# [**quantisation**](../docs/learn/glossary.md#quantisation). In most libraries, a number is *scale · (code − zero
+# point)*. Our zero point is 0, because pixels and the outputs of Relu are never negative. Their codes go from 0 to 255.
+# Weights have both signs, and codes from −127 to 127.
 #
 # ### Exercise 3 · How far should the codes reach?
 #
@@ -411,8 +412,8 @@ def choose_high(values, bits):
 choose_high = check(3, choose_high)
 
 # %% [markdown]
-# [**Calibration**](../docs/glossary.md#calibration) runs some images through the network, and chooses the range of each
-# layer's output. Which range does it choose for your network, in 8, 4 and 2 bits?
+# [**Calibration**](../docs/learn/glossary.md#calibration) runs some images through the network, and chooses the range
+# of each layer's output. Which range does it choose for your network, in 8, 4 and 2 bits?
 
 # %%
 with_weights = [layer for layer in net.layers if hasattr(layer, "kernel")]
@@ -596,8 +597,8 @@ layer_c = check(5, "work/layer.c")
 
 # %% [markdown]
 # What has the compiler made of it? `objdump` turns the program back into instructions.
-# [**VNNI**](../docs/glossary.md#vnni) is `vpdpbusd`. It multiplies 64 unsigned by 64 signed codes in registers of 512
-# bits (32 in 256 bits), and adds groups of four products to sums of 32 bits. Arm's instruction is `usdot`.
+# [**VNNI**](../docs/learn/glossary.md#vnni) is `vpdpbusd`. It multiplies 64 unsigned by 64 signed codes in registers of
+# 512 bits (32 in 256 bits), and adds groups of four products to sums of 32 bits. Arm's instruction is `usdot`.
 
 # %%
 NO_VNNI = ("-mno-avx512vnni", "-mno-avxvnni")
@@ -924,10 +925,9 @@ results.answer(3, "What do your integers spend their time on, besides products?"
 # **With VNNI**, your integers may beat the fastest FP32 in spite of that, and lose to OpenVINO's INT8. **Without it**,
 # the compiler widens codes to 16 or 32 bits before it multiplies, and your integers lose to FP32. OpenVINO can still
 # win there, with three instructions that multiply to 16 bits, where pairs may saturate, widen and add. Intel counted
-# them as 1.33×, and VNNI as 4×. The count assumes that all three compete for the same units. On
-# AMD's Zen 4, additions have units of their own, so only two instructions for 64 products compete with FP32's
-# multiply-adds for 32, a factor of 2. With [**AMX**](../docs/glossary.md#amx), OpenVINO multiplies whole tiles, and is
-# further ahead.
+# them as 1.33×, and VNNI as 4×. The count assumes that all three compete for the same units. On AMD's Zen 4, additions
+# have units of their own, so only two instructions for 64 products compete with FP32's multiply-adds for 32, a factor
+# of 2. With [**AMX**](../docs/learn/glossary.md#amx), OpenVINO multiplies whole tiles, and is further ahead.
 #
 # </details>
 #
@@ -1097,8 +1097,9 @@ results.answer(4, "Which format and calibration would you ship, and why?", ...)
 # ## 6 · Weights alone in 4 bits {read 5, wait 1, optional}
 #
 # Language models keep **weights alone** in INT4, where 32 to 128 weights share a scale of 16 bits. They are unpacked
-# just before they are multiplied, so this [**weight-only quantisation**](../docs/glossary.md#weight-only-quantisation)
-# saves no arithmetic, but it moves fewer bytes. How few bits can the weights of your own network have?
+# just before they are multiplied, so this [**weight-only
+# quantisation**](../docs/learn/glossary.md#weight-only-quantisation) saves no arithmetic, but it moves fewer bytes. How
+# few bits can the weights of your own network have?
 
 
 # %%

@@ -60,8 +60,8 @@ XLA_ROUNDS = 2 if QUICK else 9  # section 8
 # ## 1 · Too many settings {read 4}
 #
 # The speed of a training run depends on settings that change nothing else, such as numbers of threads. Poor ones cause
-# no error and no warning. Each setting is a dimension of the [**search space**](../docs/glossary.md#search-space), and
-# the number of points is the product of their numbers of values.
+# no error and no warning. Each setting is a dimension of the [**search
+# space**](../docs/learn/glossary.md#search-space), and the number of points is the product of their numbers of values.
 #
 # In 2018, engineers at Intel let a program, Concertio's Optimizer Studio, tune ResNet-50 on a server with 2 × 28 cores.
 # It could choose 1 to 28 inter-op threads, and an even number of intra-op threads from 10 to 56. After 2 hours and 8
@@ -108,10 +108,10 @@ print(values)
 #
 # ## 2 · By hand {read 2, do 5}
 #
-# You have 16 [**trials**](../docs/glossary.md#trial). A trial shows *one* launch of a point, as if you had started the
-# training once. Three launches of each point can be shown. The other three stay hidden until section 5. Chance decides
-# which, again for each search, so that the time at which a launch was recorded can't matter. The first trial is the
-# default, which is what the programs choose when you set nothing.
+# You have 16 [**trials**](../docs/learn/glossary.md#trial). A trial shows *one* launch of a point, as if you had
+# started the training once. Three launches of each point can be shown. The other three stay hidden until section 5.
+# Chance decides which, again for each search, so that the time at which a launch was recorded can't matter. The first
+# trial is the default, which is what the programs choose when you set nothing.
 
 
 # %%
@@ -190,8 +190,9 @@ results.answer(1, "Which knob matters most? And whose best value depends on anot
 #
 # XLA matters most. With it, every point is slow (section 8 finds out why). Without it, 256 images per step are usually
 # slower than 64 in 32 bits, and faster with bfloat16. One launch can show the reverse. When the effect of a knob
-# depends on another knob, the two have an [**interaction**](../docs/glossary.md#interaction). Changing one knob at a
-# time can miss the best point then, because the first knob is decided under conditions that the second one changes.
+# depends on another knob, the two have an [**interaction**](../docs/learn/glossary.md#interaction). Changing one knob
+# at a time can miss the best point then, because the first knob is decided under conditions that the second one
+# changes.
 #
 # The best numbers of threads are hard to know beforehand. You know the number of cores, but not how many operations of
 # the graph can run at the same time. Moreover, additional threads compete for caches and memory.
@@ -201,8 +202,9 @@ results.answer(1, "Which knob matters most? And whose best value depends on anot
 # %% [markdown]
 # ## 3 · At random {read 2, do 5}
 #
-# [**Random search**](../docs/glossary.md#random-search) draws points without looking. It is better than it sounds.
-# The size of the space and the number of knobs hardly matter, only the *share* of its points that are good enough.
+# [**Random search**](../docs/learn/glossary.md#random-search) draws points without looking. It is better than it
+# sounds. The size of the space and the number of knobs hardly matter, only the *share* of its points that are good
+# enough.
 #
 # ### Exercise 1 · What is its chance?
 #
@@ -247,10 +249,10 @@ print(f"fastest of your {BUDGET} random trials: {max(mine['at random'][1]):,.0f}
 # %% [markdown]
 # ## 4 · With a memory {read 4, do 7, wait 0.1}
 #
-# After a few trials you know something. [**Bayesian optimisation**](../docs/glossary.md#bayesian-optimisation) puts it
-# into a model: a [**Gaussian process**](../docs/glossary.md#gaussian-process) assumes that neighbours are similarly
-# fast. For each untried point, it predicts a mean speed, and the standard deviation of this prediction, its *spread*.
-# Near trials the spread is small. Far from all of them, it is large.
+# After a few trials you know something. [**Bayesian optimisation**](../docs/learn/glossary.md#bayesian-optimisation)
+# puts it into a model: a [**Gaussian process**](../docs/learn/glossary.md#gaussian-process) assumes that neighbours are
+# similarly fast. For each untried point, it predicts a mean speed, and the standard deviation of this prediction, its
+# *spread*. Near trials the spread is small. Far from all of them, it is large.
 #
 # Which point should be next? The one with the highest mean would teach little, and the one with the largest spread is
 # probably slow. The **expected improvement** weighs both (Jones et al., 1998). If the speed of a point is $f$ and the
@@ -306,8 +308,8 @@ def with_memory(tried, speeds, rng):
 mine["with a memory"] = search(with_memory, my_luck, shown, BUDGET, *start)
 
 # %% [markdown]
-# The tree-structured Parzen estimator, [**TPE**](../docs/glossary.md#tpe), models where good points are instead of
-# their speed (Bergstra et al., 2011). Libraries tune themselves, too. `HOROVOD_AUTOTUNE=1` searches with a Gaussian
+# The tree-structured Parzen estimator, [**TPE**](../docs/learn/glossary.md#tpe), models where good points are instead
+# of their speed (Bergstra et al., 2011). Libraries tune themselves, too. `HOROVOD_AUTOTUNE=1` searches with a Gaussian
 # process for the size of messages during training, and Triton's `autotune` times each configuration of a short list.
 
 # %% [markdown]
@@ -424,8 +426,8 @@ results.answer(2, "Why does the winner keep less than it promised?", ...)
 #
 # It was chosen *because* its launch was fast, and part of that was luck. The next launch is as lucky as any other. A
 # point that was drawn without looking was chosen for nothing, so on average it keeps what it showed. This is the
-# *winner's curse*, a form of [**selection bias**](../docs/glossary.md#selection-bias). The longer a search, the more
-# launches compete, and the luckier the winner tends to be, until no close rivals are left.
+# *winner's curse*, a form of [**selection bias**](../docs/learn/glossary.md#selection-bias). The longer a search, the
+# more launches compete, and the luckier the winner tends to be, until no close rivals are left.
 #
 # </details>
 
@@ -759,9 +761,10 @@ results.answer(6, "Which operation would you report to XLA's developers?", ...)
 # knobs mattered, if the machine didn't change meanwhile. Guess before you look.
 #
 # By default, each point is measured three times, but after one measurement a point is *pruned* if it is more than 20%
-# behind the best. [**Pruning**](../docs/glossary.md#pruning) saves launches as successive halving does. However, an
-# unlucky launch can prune a good point. In the recording, 9 of the 96 points have a launch that is more than 20% below
-# their median. A margin that is wider than the spread of the launches makes pruning safe. So measure the spread first.
+# behind the best. [**Pruning**](../docs/learn/glossary.md#pruning) saves launches as successive halving does. However,
+# an unlucky launch can prune a good point. In the recording, 9 of the 96 points have a launch that is more than 20%
+# below their median. A margin that is wider than the spread of the launches makes pruning safe. So measure the spread
+# first.
 
 # %% [markdown]
 # ## Questions {read 1}

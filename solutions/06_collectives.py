@@ -15,10 +15,11 @@
 # scales: on 512 GPUs, Horovod reached a scaling efficiency of 90% with ResNet-101, but only 68% with VGG-16 ([its
 # published benchmarks](https://horovod.readthedocs.io/en/stable/benchmarks_include.html)).
 #
-# **You will** write this sum of [**gradients**](../docs/glossary.md#gradient) over all
-# [**ranks**](../docs/glossary.md#rank) twice: with [**parameter servers**](../docs/glossary.md#parameter-server) and as
-# a [**ring**](../docs/glossary.md#ring). You watch your own messages, predict their time with a model of 15 lines, and
-# then break the network: a slow wire, a switch that drops packets, two racks.
+# **You will** write this sum of [**gradients**](../docs/learn/glossary.md#gradient) over all
+# [**ranks**](../docs/learn/glossary.md#rank) twice: with [**parameter
+# servers**](../docs/learn/glossary.md#parameter-server) and as a [**ring**](../docs/learn/glossary.md#ring). You watch
+# your own messages, predict their time with a model of 15 lines, and then break the network: a slow wire, a switch that
+# drops packets, two racks.
 #
 # **Time** {minutes}
 #
@@ -58,10 +59,10 @@ DEADLOCK_S = 2 if QUICK else 4  # section 1
 # %% [markdown]
 # ## 1 · What has to travel? {read 4, wait 0.1}
 #
-# In [**data parallelism**](../docs/glossary.md#data-parallelism), each rank has a copy of the network and a share of
-# the [**batch**](../docs/glossary.md#batch). It computes a gradient, which has one number for each weight. Before the
-# weights are updated, every rank needs the *sum* of all gradients, or their mean. This operation is an
-# [**all-reduce**](../docs/glossary.md#all-reduce). How much must it send? Each weight is a float32, 4 bytes.
+# In [**data parallelism**](../docs/learn/glossary.md#data-parallelism), each rank has a copy of the network and a share
+# of the [**batch**](../docs/learn/glossary.md#batch). It computes a gradient, which has one number for each weight.
+# Before the weights are updated, every rank needs the *sum* of all gradients, or their mean. This operation is an
+# [**all-reduce**](../docs/learn/glossary.md#all-reduce). How much must it send? Each weight is a float32, 4 bytes.
 
 # %% tags=["nbval-check-output"]
 # Weights in millions: https://keras.io/api/applications. Billions of multiplications in the
@@ -79,8 +80,8 @@ for name, (weights, multiplications) in NETWORKS.items():
 
 # %% [markdown]
 # Per multiplication, VGG-16 sends 1.6 times the bytes of ResNet-101. `mpi4py` lets Python call
-# [**MPI**](../docs/glossary.md#mpi), the Message Passing Interface. Methods with a capital letter send NumPy arrays as
-# they are in memory, into an array that the receiver provides.
+# [**MPI**](../docs/learn/glossary.md#mpi), the Message Passing Interface. Methods with a capital letter send NumPy
+# arrays as they are in memory, into an array that the receiver provides.
 
 # %%
 # %%writefile work/messages.py
@@ -165,9 +166,9 @@ results.compare_guess(1, outcomes.get(tuple(hangs), "it depends on the length"))
 
 # %% [markdown]
 # `Send` may return as soon as you can change the array again. MPICH buffers a short message. For a long one, `Send`
-# waits until the other rank receives ([**rendezvous**](../docs/glossary.md#rendezvous)), so both ranks wait for each
-# other. This is a [**deadlock**](../docs/glossary.md#deadlock), which more time wouldn't end. A program that relies on
-# buffers is *unsafe*, however short its messages are. `Sendrecv` and `Isend` avoid it.
+# waits until the other rank receives ([**rendezvous**](../docs/learn/glossary.md#rendezvous)), so both ranks wait for
+# each other. This is a [**deadlock**](../docs/learn/glossary.md#deadlock), which more time wouldn't end. A program that
+# relies on buffers is *unsafe*, however short its messages are. `Sendrecv` and `Isend` avoid it.
 
 # %% [markdown]
 # ## 2 · A parameter server {read 2, do 9}
@@ -267,10 +268,10 @@ servers = check(1, "work/servers.py")
 # balances the work just as well, and each rank talks to two neighbours only. In every step, each rank sends to the next
 # one, its right neighbour, and the last rank sends to rank 0. There are as many chunks as ranks, and two phases:
 #
-# 1. [**Reduce-scatter**](../docs/glossary.md#reduce-scatter), `n - 1` steps: each rank passes a chunk on, and the next
-#    rank adds its numbers to it. Afterwards, each rank has *one* complete chunk.
-# 2. [**All-gather**](../docs/glossary.md#all-gather), `n - 1` steps: the complete chunks go round, and replace the
-#    incomplete ones.
+# 1. [**Reduce-scatter**](../docs/learn/glossary.md#reduce-scatter), `n - 1` steps: each rank passes a chunk on, and the
+#    next rank adds its numbers to it. Afterwards, each rank has *one* complete chunk.
+# 2. [**All-gather**](../docs/learn/glossary.md#all-gather), `n - 1` steps: the complete chunks go round, and replace
+#    the incomplete ones.
 #
 # Baidu brought the ring from scientific computing to deep learning in 2017, and Horovod adopted it (Sergeev and Del
 # Balso 2018, [arXiv 1802.05799](https://arxiv.org/abs/1802.05799)). The picture counts the ranks whose numbers are in
@@ -351,10 +352,10 @@ ring = check(2, "work/ring.py")
 # %% [markdown]
 # ## 4 · Watch your messages {read 4.5, wait 0.1}
 #
-# Now each rank gets a [**node**](../docs/glossary.md#node) of its own. Linux can make nodes on one machine, as
-# [**network namespaces**](../docs/glossary.md#network-namespace). From each, a wire of 100 Mbit/s leads to a switch.
-# **Only the wires are emulated.** The nodes share the machine's cores and memory, so the wires are slow. Where nodes
-# aren't allowed, your ring runs in memory, and the wires' figures are recorded.
+# Now each rank gets a [**node**](../docs/learn/glossary.md#node) of its own. Linux can make nodes on one machine, as
+# [**network namespaces**](../docs/learn/glossary.md#network-namespace). From each, a wire of 100 Mbit/s leads to a
+# switch. **Only the wires are emulated.** The nodes share the machine's cores and memory, so the wires are slow. Where
+# nodes aren't allowed, your ring runs in memory, and the wires' figures are recorded.
 
 # %%
 no_wires = obstacle()
@@ -569,11 +570,11 @@ results.answer(1, "What do the colleague's ranks wait for?", ...)
 # %% [markdown]
 # ## 5 · A model of 15 lines {read 4, wait 1.4}
 #
-# The [**latency-bandwidth model**](../docs/glossary.md#latency-bandwidth-model) describes a network with two numbers:
-# the [**latency**](../docs/glossary.md#latency) of a message, and the [**bandwidth**](../docs/glossary.md#bandwidth) of
-# a wire in each direction. The rate of *adding* is a third number. Measure them: a short message to the next rank, a
-# long one, and a sum. The long one has 1.5 gradients, as many bytes as a rank of your ring sends. This
-# sets the ring's limit, so the ring is the model's easiest test.
+# The [**latency-bandwidth model**](../docs/learn/glossary.md#latency-bandwidth-model) describes a network with two
+# numbers: the [**latency**](../docs/learn/glossary.md#latency) of a message, and the
+# [**bandwidth**](../docs/learn/glossary.md#bandwidth) of a wire in each direction. The rate of *adding* is a third
+# number. Measure them: a short message to the next rank, a long one, and a sum. The long one has 1.5 gradients, as many
+# bytes as a rank of your ring sends. This sets the ring's limit, so the ring is the model's easiest test.
 
 
 # %%
@@ -803,7 +804,7 @@ draw({"n servers, shallow queue: chunk → receiver": server_messages})
 # %% [markdown]
 # **Why were we wrong?** The model knows cables, but no queues. On average, three senders share a server's wire evenly.
 # But their bursts meet in its queue: a deep one makes them wait, a shallow one overflows. This is
-# [**incast**](../docs/glossary.md#incast), first described for storage ([Phanishayee et al.
+# [**incast**](../docs/learn/glossary.md#incast), first described for storage ([Phanishayee et al.
 # 2008](https://www.usenix.org/events/fast08/tech/phanishayee.html)). TCP sends lost packets again when later ones
 # reveal the loss, or after a timeout, in Linux at least 200 ms. Which pushes ended late,
 # and by how much? A server receives in rank order, so some late ones only waited their turn.
@@ -824,8 +825,9 @@ results.answer(3, "Why do rings survive where n servers don't, with equal bytes?
 # %% [markdown]
 # ## 8 · Two racks {read 3.5, wait 0.9}
 #
-# In a data centre, nodes stand in *racks*. Each rack has a switch, and an [**uplink**](../docs/glossary.md#uplink)
-# leads from it to the others. It often carries less than the rack's nodes could send at once.
+# In a data centre, nodes stand in *racks*. Each rack has a switch, and an
+# [**uplink**](../docs/learn/glossary.md#uplink) leads from it to the others. It often carries less than the rack's
+# nodes could send at once.
 #
 # ```mermaid
 # flowchart TB
@@ -919,9 +921,9 @@ results.answer(4, "Your cluster has racks. What do you check before you blame th
 #
 # MPI libraries have two more algorithms, for numbers of ranks that are powers of two:
 #
-# - [**Recursive doubling**](../docs/glossary.md#recursive-doubling). In round 0, neighbours exchange their *whole*
-#   gradients, and add. In round 1 the partners are 2 apart, then 4, and so on.
-# - [**Recursive halving**](../docs/glossary.md#recursive-halving). In round 0, neighbours exchange *half* of the
+# - [**Recursive doubling**](../docs/learn/glossary.md#recursive-doubling). In round 0, neighbours exchange their
+#   *whole* gradients, and add. In round 1 the partners are 2 apart, then 4, and so on.
+# - [**Recursive halving**](../docs/learn/glossary.md#recursive-halving). In round 0, neighbours exchange *half* of the
 #   gradient: each gives the half that the other will add up. In round 1 they exchange half of that half with the rank
 #   that is 2 apart, and so on, until each rank has one complete chunk. Then these rounds run backwards, without adding,
 #   to gather the chunks.
@@ -1019,8 +1021,9 @@ for network, (seconds, rate) in PUBLISHED.items():
 # ## 10 · Cut the layer, not the batch {read 3, do 9, optional}
 #
 # A network that is too large for one rank is itself split: [**model
-# parallelism**](../docs/glossary.md#model-parallelism). In a dense layer, `x @ weights + bias`, each rank again has
-# some *rows* of `x`, but now also only some of the **neurons**: some columns of `weights`, and their part of `bias`.
+# parallelism**](../docs/learn/glossary.md#model-parallelism). In a dense layer, `x @ weights + bias`, each rank again
+# has some *rows* of `x`, but now also only some of the **neurons**: some columns of `weights`, and their part of
+# `bias`.
 #
 # ### Exercise 4 · A dense layer on all ranks
 #
@@ -1029,9 +1032,9 @@ for network, (seconds, rate) in PUBLISHED.items():
 #
 # - Each rank needs all rows, to apply its neurons to them: `ranks.Allgather(mine, everybody)`.
 # - Then each rank has results for everybody's rows, and needs the results for its rows from everybody. This exchange is
-#   an [**all-to-all**](../docs/glossary.md#all-to-all), `ranks.Alltoall(send, receive)`. It cuts `send` into `n` equal
-#   blocks *as they are in memory*, and sends block *r* to rank *r*. `receive` gets one block from each rank, in rank
-#   order.
+#   an [**all-to-all**](../docs/learn/glossary.md#all-to-all), `ranks.Alltoall(send, receive)`. It cuts `send` into `n`
+#   equal blocks *as they are in memory*, and sends block *r* to rank *r*. `receive` gets one block from each rank, in
+#   rank order.
 #
 # Use any messages and collectives, but send no more bytes than these two exchanges. All ranks have the same number of
 # rows, and of neurons, in float32. Use only `ranks`, and don't change the arrays in place.
@@ -1081,25 +1084,26 @@ for name, inputs, neurons in (
 
 # %% [markdown]
 # With a wide layer and a small batch, cut the layer. Convolutions have few weights and many activations, so CNNs are
-# trained data-parallel. For language models, [**tensor parallelism**](../docs/glossary.md#tensor-parallelism) cuts
-# layers too, but all ranks have the same rows, and all-reduce the results. [**FSDP**](../docs/glossary.md#fsdp) and
-# [**ZeRO**](../docs/glossary.md#zero) split your ring into its two phases (lab 11), and [**pipeline
-# parallelism**](../docs/glossary.md#pipeline-parallelism) gives each rank some layers.
+# trained data-parallel. For language models, [**tensor parallelism**](../docs/learn/glossary.md#tensor-parallelism)
+# cuts layers too, but all ranks have the same rows, and all-reduce the results.
+# [**FSDP**](../docs/learn/glossary.md#fsdp) and [**ZeRO**](../docs/learn/glossary.md#zero) split your ring into its two
+# phases (lab 11), and [**pipeline parallelism**](../docs/learn/glossary.md#pipeline-parallelism) gives each rank some
+# layers.
 
 # %% [markdown]
 # ## 11 · Send less, and send it in time {read 3, optional}
 #
-# **Send less.** [**Gradient compression**](../docs/glossary.md#gradient-compression) sends fewer bits, such as
-# [**FP16**](../docs/glossary.md#fp16) (lab 07), or fewer numbers: [**top-k**](../docs/glossary.md#top-k) sends the *k*
-# numbers that are largest in magnitude, each with its index. They can't be added on the way, so each rank sends its
-# pairs to every other. What isn't sent is added to the next gradient. Without this [**error
-# feedback**](../docs/glossary.md#error-feedback), weights with small but steady gradients never move (Lin et al. 2018,
-# [arXiv 1712.01887](https://arxiv.org/abs/1712.01887)).
+# **Send less.** [**Gradient compression**](../docs/learn/glossary.md#gradient-compression) sends fewer bits, such as
+# [**FP16**](../docs/learn/glossary.md#fp16) (lab 07), or fewer numbers: [**top-k**](../docs/learn/glossary.md#top-k)
+# sends the *k* numbers that are largest in magnitude, each with its index. They can't be added on the way, so each rank
+# sends its pairs to every other. What isn't sent is added to the next gradient. Without this [**error
+# feedback**](../docs/learn/glossary.md#error-feedback), weights with small but steady gradients never move (Lin et al.
+# 2018, [arXiv 1712.01887](https://arxiv.org/abs/1712.01887)).
 #
-# **Send it in time.** In the [**backward pass**](../docs/glossary.md#backward-pass), the gradient of the *last* layer
-# is ready first. Sending it while the next one is computed hides it: communication and computation
-# [**overlap**](../docs/glossary.md#overlap) (lab 11 measures it). But the next [**forward
-# pass**](../docs/glossary.md#forward-pass) begins with the *first* layer. In order of arrival, its gradient waits
+# **Send it in time.** In the [**backward pass**](../docs/learn/glossary.md#backward-pass), the gradient of the *last*
+# layer is ready first. Sending it while the next one is computed hides it: communication and computation
+# [**overlap**](../docs/learn/glossary.md#overlap) (lab 11 measures it). But the next [**forward
+# pass**](../docs/learn/glossary.md#forward-pass) begins with the *first* layer. In order of arrival, its gradient waits
 # behind the largest: VGG-16's first dense layer has 411 of 554 MB. So Intel's MLSL, now oneCCL, cut long messages into
 # chunks and sent urgent ones first (Sridharan et al. 2018, [arXiv 1801.08030](https://arxiv.org/abs/1801.08030)).
 

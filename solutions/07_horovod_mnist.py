@@ -14,9 +14,9 @@
 # A training run that takes a week on one machine can take a day on ten. It can also train ten separate networks, or the
 # same one ten times, while its log looks perfect.
 #
-# **You will** distribute a training script with [**Horovod**](../docs/glossary.md#horovod) in six steps. Then you get
-# six scripts by others, of which five are broken, and write the test that finds them all. Finally, you measure how much
-# faster several processes train, and compute which network they need.
+# **You will** distribute a training script with [**Horovod**](../docs/learn/glossary.md#horovod) in six steps. Then you
+# get six scripts by others, of which five are broken, and write the test that finds them all. Finally, you measure how
+# much faster several processes train, and compute which network they need.
 #
 # **Time** {minutes}
 #
@@ -151,8 +151,8 @@ if __name__ == "__main__":
 
 
 # %% [markdown]
-# `run_ranks` starts it and prints the [**mpirun**](../docs/glossary.md#mpirun) command that does the same in a
-# terminal. Each line of output begins with the number of its process, the [**rank**](../docs/glossary.md#rank).
+# `run_ranks` starts it and prints the [**mpirun**](../docs/learn/glossary.md#mpirun) command that does the same in a
+# terminal. Each line of output begins with the number of its process, the [**rank**](../docs/learn/glossary.md#rank).
 
 # %%
 if not QUICK:
@@ -163,10 +163,10 @@ if not QUICK:
 # ## 2 · A plan for many processes {read 4.5, do 6}
 #
 # With Horovod, *every* rank runs the *whole* script, with its own copy of the network and its own share of the digits.
-# This is [**data parallelism**](../docs/glossary.md#data-parallelism). One thing makes it a single training: after each
-# step the ranks average their [**gradients**](../docs/glossary.md#gradient) with an
-# [**all-reduce**](../docs/glossary.md#all-reduce), without a [**parameter
-# server**](../docs/glossary.md#parameter-server), so every copy takes the same step.
+# This is [**data parallelism**](../docs/learn/glossary.md#data-parallelism). One thing makes it a single training:
+# after each step the ranks average their [**gradients**](../docs/learn/glossary.md#gradient) with an
+# [**all-reduce**](../docs/learn/glossary.md#all-reduce), without a [**parameter
+# server**](../docs/learn/glossary.md#parameter-server), so every copy takes the same step.
 #
 # ```mermaid
 # flowchart LR
@@ -185,12 +185,12 @@ if not QUICK:
 #
 # | | step | why | with DDP |
 # | --- | --- | --- | --- |
-# | 1 | `hvd.init()` | starts [**MPI**](../docs/glossary.md#mpi): then a rank knows its number | `init_process_group` |
+# | 1 | `hvd.init()` | starts [**MPI**](../docs/learn/glossary.md#mpi); ranks get numbers | `init_process_group` |
 # | 2 | one device per rank | ranks that share cores slow each other down | you, or the launcher |
 # | 3 | share of the digits; learning rate, steps | the global batch grows | `DistributedSampler`, and you |
 # | 4 | `hvd.DistributedGradientTape` | averages the gradients | the wrapped network does it |
-# | 5 | [**broadcast**](../docs/glossary.md#broadcast) the start | equal copies stay equal | wrapping does it |
-# | 6 | [**checkpoints**](../docs/glossary.md#checkpoint) on rank 0 | two writers corrupt a file | you |
+# | 5 | [**broadcast**](../docs/learn/glossary.md#broadcast) the start | equal copies stay equal | wrapping does it |
+# | 6 | [**checkpoints**](../docs/learn/glossary.md#checkpoint) on rank 0 | two writers corrupt a file | you |
 #
 # Horovod's last release, 0.28.1, dates from June 2023, and libraries such as Ray have [dropped
 # it](https://github.com/ray-project/ray/issues/49454) since. It is used here because all six steps are visible; section
@@ -202,8 +202,8 @@ if not QUICK:
 # ### Exercise 1 · Who trains on what?
 #
 # Write `shard(n, rank, size)`. It returns the indices, out of `range(n)`, that this rank trains on, as a list or an
-# array of ints. `size` is the [**world size**](../docs/glossary.md#world-size), the number of ranks. No index is used
-# twice. **All ranks get the same number of indices**, so the `n % size` left over are dropped: a rank with an
+# array of ints. `size` is the [**world size**](../docs/learn/glossary.md#world-size), the number of ranks. No index is
+# used twice. **All ranks get the same number of indices**, so the `n % size` left over are dropped: a rank with an
 # additional batch would wait forever for the others.
 #
 # ### Exercise 2 · A learning rate that follows the size
@@ -211,8 +211,8 @@ if not QUICK:
 # One step on 4 ranks looks at four batches and takes the *average* of their gradients, which is less noisy than one
 # batch's gradient, and about as large. An epoch now has a quarter of the steps, so at the old rate the weights would
 # move about a quarter of the distance. The **linear scaling rule** multiplies the [**learning
-# rate**](../docs/glossary.md#learning-rate) by `size`, after a [**warm-up**](../docs/glossary.md#warm-up), as long
-# steps can overshoot at the start ([Goyal et al. 2017](https://arxiv.org/abs/1706.02677)).
+# rate**](../docs/learn/glossary.md#learning-rate) by `size`, after a [**warm-up**](../docs/learn/glossary.md#warm-up),
+# as long steps can overshoot at the start ([Goyal et al. 2017](https://arxiv.org/abs/1706.02677)).
 #
 # Write `learning_rate(step, base, size, warmup)`. It returns `base` at step 0, then rises in a straight line to `base *
 # size` at step `warmup`, and stays there. With `warmup = 0` it is `base * size` from the first step.
@@ -622,12 +622,14 @@ results.answer(1, "Which fault does each of the five have, and which test finds 
 #   ranks do the work of one ([an issue of 2018](https://github.com/horovod/horovod/issues/223);
 #   with a fixed seed, shuffling doesn't help, as in [TensorFlow's own
 #   benchmarks](https://github.com/tensorflow/benchmarks/pull/151)).
-# - `b`: **sum instead of mean**, which multiplies the learning rate by the number of ranks ([2019](https://github.com/horovod/horovod/issues/843)).
+# - `b`: **sum instead of mean**, which multiplies the learning rate by the number of ranks
+#   ([2019](https://github.com/horovod/horovod/issues/843)).
 # - `d`: **no broadcast**. Equal gradients move different networks: the ranks never agree
 #   ([2018](https://github.com/horovod/horovod/issues/672)).
-# - `e`: **no averaging**. Two lines from [Horovod's guide for Keras](https://horovod.readthedocs.io/en/stable/keras.html),
-#   which were right with Keras 2. Horovod's optimizer averages in a method that Keras 3 never calls. Without
-#   an error, each rank trains its own network. `c` shows the cure: a training step with a wrapped tape.
+# - `e`: **no averaging**. Two lines from [Horovod's guide for
+#   Keras](https://horovod.readthedocs.io/en/stable/keras.html), which were right with Keras 2. Horovod's optimizer
+#   averages in a method that Keras 3 never calls. Without an error, each rank trains its own network. `c` shows the
+#   cure: a training step with a wrapped tape.
 # - `f`: **metrics of one rank**. The training is right, and the reported numbers describe half of it ([the same in TRL,
 #   2024](https://github.com/huggingface/trl/issues/2468)).
 #
@@ -700,14 +702,14 @@ print(f"Cores for these ranks: {machine.usable_cores}")
 
 # %% [markdown]
 # When does each line on the right cross 90%? A run that is twice as fast but learns half as much per epoch has gained
-# nothing. [**Time to accuracy**](../docs/glossary.md#time-to-accuracy) includes both. These are single runs: compare
-# the line for one rank with section 1, where only the random start and the threads differ. For a ratio, measure
+# nothing. [**Time to accuracy**](../docs/learn/glossary.md#time-to-accuracy) includes both. These are single runs:
+# compare the line for one rank with section 1, where only the random start and the threads differ. For a ratio, measure
 # alternately.
 #
 # Each rank takes 64 digits per step, so the global batch grows with the ranks: [**weak
-# scaling**](../docs/glossary.md#weak-scaling). The [**scaling
-# efficiency**](../docs/glossary.md#scaling-efficiency) is the images per second of *n* ranks over *n* times those of
-# one. How much of the rest is due to Horovod? Ranks on one machine share its memory, caches and clock, so they slow
+# scaling**](../docs/learn/glossary.md#weak-scaling). The [**scaling
+# efficiency**](../docs/learn/glossary.md#scaling-efficiency) is the images per second of *n* ranks over *n* times those
+# of one. How much of the rest is due to Horovod? Ranks on one machine share its memory, caches and clock, so they slow
 # each other down even if they send nothing. The limit is therefore the same ranks **side by side**, without Horovod.
 
 # %%
@@ -860,7 +862,7 @@ results.answer(3, "What limits the scaling on your machine, and would another li
 # communication, because the all-reduce takes as long as computing the step.
 #
 # - `n_bytes` are the bytes of the gradients, and `ranks` (2 or more) share them in a
-#   [**ring**](../docs/glossary.md#ring).
+#   [**ring**](../docs/learn/glossary.md#ring).
 # - `seconds` is the time that each rank needs to compute one step.
 # - In a ring, each rank sends one rank's share of the gradients `2 × (ranks - 1)` times in sequence. Its wire carries
 #   the rate in each direction, so receiving at the same time costs nothing. Nothing else overlaps, and there is no
@@ -881,7 +883,7 @@ half_rate = check(6, half_rate)
 
 # %% [markdown]
 # Now test it, with `seconds` from section 5's *side by side*. The kit puts each rank on a
-# [**node**](../docs/glossary.md#node) of its own, a part of this machine's Linux with one network interface, and
+# [**node**](../docs/learn/glossary.md#node) of its own, a part of this machine's Linux with one network interface, and
 # connects them by cables of the rate that you computed. **Only the wires are emulated**: the nodes share this machine's
 # cores and memory. Where that isn't allowed, the figures are recorded.
 #
@@ -970,10 +972,10 @@ print("passes same step:", *show_verdicts(verdicts))
 #
 # ## 8 · When do gradients travel? {read 4, wait 0.5, optional}
 #
-# Horovod writes a [**timeline**](../docs/glossary.md#timeline) of every tensor to the file that `HOROVOD_TIMELINE`
-# names. Back-propagation computes the gradients from the last layer to the first, so the first all-reduces could
-# overlap with the rest of it. Horovod has one [thread](../docs/glossary.md#thread) of its own for all messages. Does it
-# have a core?
+# Horovod writes a [**timeline**](../docs/learn/glossary.md#timeline) of every tensor to the file that
+# `HOROVOD_TIMELINE` names. Back-propagation computes the gradients from the last layer to the first, so the first
+# all-reduces could overlap with the rest of it. Horovod has one [thread](../docs/learn/glossary.md#thread) of its own
+# for all messages. Does it have a core?
 #
 # To see one thing at a time, rank 1 computes nothing, and only answers with zeros (`hvd.join()`). Rank 0 computes on
 # one thread. It may use one core, or all.

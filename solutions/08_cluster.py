@@ -60,10 +60,11 @@ CASE = 5 if QUICK else None  # the case's number; None: a random one
 # %% [markdown]
 # ## 1 · Submit a job {read 4, do 2, wait 0.3}
 #
-# On a cluster you **submit** [**jobs**](../docs/glossary.md#job). A [**scheduler**](../docs/glossary.md#scheduler) such
-# as [**Slurm**](../docs/glossary.md#slurm) keeps them in a queue, gives each its [**nodes**](../docs/glossary.md#node)
-# when they are free, and takes them back at the job's time limit. The lab uses your cluster's Slurm, or starts a small,
-# real one, whose nodes share this machine's cores. Without Slurm, you see what another machine recorded.
+# On a cluster you **submit** [**jobs**](../docs/learn/glossary.md#job). A
+# [**scheduler**](../docs/learn/glossary.md#scheduler) such as [**Slurm**](../docs/learn/glossary.md#slurm) keeps them
+# in a queue, gives each its [**nodes**](../docs/learn/glossary.md#node) when they are free, and takes them back at the
+# job's time limit. The lab uses your cluster's Slurm, or starts a small, real one, whose nodes share this machine's
+# cores. Without Slurm, you see what another machine recorded.
 
 # %%
 slurm = find_slurm()
@@ -86,7 +87,7 @@ _ = terminal(f"srun --nodes={NODES} --ntasks-per-node=1 hostname")
 # %% [markdown]
 # Most jobs run when no one watches, as **job scripts**. The `#SBATCH` lines say what a job needs. The script itself
 # runs once, on the first of the job's nodes, and `srun` in it starts the program on all of them, one
-# [**rank**](../docs/glossary.md#rank) each.
+# [**rank**](../docs/learn/glossary.md#rank) each.
 
 # %%
 # %%writefile work/resumes.sbatch
@@ -128,8 +129,8 @@ _ = terminal("scancel --me --name=held")
 #
 # Training takes longer than any queue allows. Before the time limit, at least as early as `--signal` says and up to a
 # minute earlier, Slurm sends **SIGTERM** to all ranks. At the limit it kills them. A program must use the time between:
-# all ranks stop after the same step, rank 0 saves a [**checkpoint**](../docs/glossary.md#checkpoint), and all exit with
-# status 75, which in Unix means "try again later". Then the job script puts the job back into the queue. (By
+# all ranks stop after the same step, rank 0 saves a [**checkpoint**](../docs/learn/glossary.md#checkpoint), and all
+# exit with status 75, which in Unix means "try again later". Then the job script puts the job back into the queue. (By
 # itself, Slurm only requeues when a node fails.)
 #
 # The program trains a small ResNet, `resnet8`, on digits. Find the lines that would be missing in a script that never
@@ -243,13 +244,13 @@ results.guess(1, "both jobs' weights are", ..., choices=("equal", "different"))
 #
 # - **Images** `--batch_size` is what one GPU takes per step. `--warmup_steps` has nothing to do with learning: it is
 #   the number of first steps that the reported *speed* leaves out.
-# - **Learning** Three rules set the [**learning rate**](../docs/glossary.md#learning-rate). By the **linear scaling
-#   rule**, `lr_init` is for 256 images per step; with k times as many images there are k times fewer steps, so each
-#   goes k times as far ([Goyal et al. 2017](https://arxiv.org/abs/1706.02677)). In the
-#   [**warm-up**](../docs/glossary.md#warm-up), it rises from 0, as the first gradients are large and unsteady. Then it
-#   falls as half a [**cosine**](../docs/glossary.md#cosine-schedule).
-# - [**Label smoothing**](../docs/glossary.md#label-smoothing) asks for about 90% certainty, [**weight
-#   decay**](../docs/glossary.md#weight-decay) pulls weights towards 0, and the last line is for 16 bits (lab 04).
+# - **Learning** Three rules set the [**learning rate**](../docs/learn/glossary.md#learning-rate). By the **linear
+#   scaling rule**, `lr_init` is for 256 images per step; with k times as many images there are k times fewer steps, so
+#   each goes k times as far ([Goyal et al. 2017](https://arxiv.org/abs/1706.02677)). In the
+#   [**warm-up**](../docs/learn/glossary.md#warm-up), it rises from 0, as the first gradients are large and unsteady.
+#   Then it falls as half a [**cosine**](../docs/learn/glossary.md#cosine-schedule).
+# - [**Label smoothing**](../docs/learn/glossary.md#label-smoothing) asks for about 90% certainty, [**weight
+#   decay**](../docs/learn/glossary.md#weight-decay) pulls weights towards 0, and the last line is for 16 bits (lab 04).
 
 
 # %%
@@ -292,7 +293,7 @@ plots.show(
 # Against epochs, all curves have the same shape. In steps they don't, so warm-ups are given in epochs. And the rule
 # has an end: Goyal et al. kept ResNet-50's accuracy up to 8,192 images per step, and lost it beyond. Such a **largest
 # batch** belongs to the network and its images. Others went further, with a rate per layer
-# ([**LARS**](../docs/glossary.md#lars)):
+# ([**LARS**](../docs/learn/glossary.md#lars)):
 #
 # | published | images per step | time | epochs | top-1 |
 # | --- | ---: | ---: | ---: | ---: |
@@ -337,7 +338,7 @@ for gpus, speed, hours in ((4, 4_500, 4), (16, 18_000, 1), (32, 18_000, 1), (1_0
 # %% [markdown]
 # (The speed on 1,024 GPUs is invented.) Up to the largest batch, each
 # GPU keeps its 256 images. Beyond it, more GPUs share the same images ([**strong
-# scaling**](../docs/glossary.md#strong-scaling)), and with 8 each they would be far slower than that.
+# scaling**](../docs/learn/glossary.md#strong-scaling)), and with 8 each they would be far slower than that.
 #
 # ## 4 · Did it survive? {read 3, wait 1.4}
 #
@@ -717,7 +718,7 @@ results.answer(3, "Back to Bede: which two runs would you submit first, and why?
 #
 # ## 6 · How many nodes do you request? {read 4, do 7, optional}
 #
-# More nodes finish earlier once they run, but cost more [**node-hours**](../docs/glossary.md#node-hour) wherever
+# More nodes finish earlier once they run, but cost more [**node-hours**](../docs/learn/glossary.md#node-hour) wherever
 # they don't scale, and a request for many nodes waits longer. What counts is the time *from submitting to
 # the result*. `sbatch --test-only` prints when a job would start, without submitting it:
 
@@ -854,8 +855,8 @@ if not QUICK:
 # ## 8 · ImageNet's layout {read 4, optional}
 #
 # ImageNet has 1.28 million JPEG files. On a parallel file system, each would be a request to the metadata server, per
-# epoch. As [**TFRecord**](../docs/glossary.md#tfrecord) files they are 1,024 for training and 128 for validation: each
-# holds some 1,250 records of a length, a checksum and an `Example` with named fields. This writes and reads one:
+# epoch. As [**TFRecord**](../docs/learn/glossary.md#tfrecord) files they are 1,024 for training and 128 for validation:
+# each holds some 1,250 records of a length, a checksum and an `Example` with named fields. This writes and reads one:
 
 # %% tags=["nbval-check-output"]
 import tensorflow as tf

@@ -14,8 +14,8 @@
 # Distributed programs raise three questions. Which process has which data? What travels between them? Does the result
 # cover all the data? K-Means is simple enough to prove the answers.
 #
-# **You will** reduce a photo to a few colours with [**K-Means**](../docs/glossary.md#k-means), let several
-# [**ranks**](../docs/glossary.md#rank) share its pixels, and catch two runs that look right but aren't. Then you
+# **You will** reduce a photo to a few colours with [**K-Means**](../docs/learn/glossary.md#k-means), let several
+# [**ranks**](../docs/learn/glossary.md#rank) share its pixels, and catch two runs that look right but aren't. Then you
 # find out how few of the pixels would have been enough.
 #
 # **Time** {minutes}
@@ -64,9 +64,9 @@ RACE_ROUNDS = 1 if QUICK else 9  # section 7
 # ## 1 · A photo in sixteen colours? {read 3, do 5}
 #
 # A pixel has three numbers from 0 to 255 for red, green and blue, which take 24 bits. With a
-# [**palette**](../docs/glossary.md#palette) of 16 colours, a pixel is only the number of its colour and takes 4 bits.
-# Choosing the palette is called [**colour quantisation**](../docs/glossary.md#colour-quantisation). Signal processing
-# calls it *pixel-wise vector quantisation*: the nearest vector of a small *code book* replaces each pixel.
+# [**palette**](../docs/learn/glossary.md#palette) of 16 colours, a pixel is only the number of its colour and takes 4
+# bits. Choosing the palette is called [**colour quantisation**](../docs/learn/glossary.md#colour-quantisation). Signal
+# processing calls it *pixel-wise vector quantisation*: the nearest vector of a small *code book* replaces each pixel.
 #
 # The photo comes with scikit-learn ([danielbuechele](https://www.flickr.com/photos/danielbuechele/6061409035), [CC BY
 # 2.0](https://creativecommons.org/licenses/by/2.0/)). For your own, put a file next to this notebook and set `PHOTO` to
@@ -86,8 +86,8 @@ print(f"{photo.shape[1]} × {photo.shape[0]} = {len(pixels):,} pixels, {len(colo
 # %% [markdown]
 # ### Exercise 1 · How good is it?
 #
-# The usual measure is the [**peak signal-to-noise ratio**](../docs/glossary.md#psnr) (PSNR) in decibels. It compares
-# the largest possible value, 255, with the mean squared error over all pixels and channels:
+# The usual measure is the [**peak signal-to-noise ratio**](../docs/learn/glossary.md#psnr) (PSNR) in decibels. It
+# compares the largest possible value, 255, with the mean squared error over all pixels and channels:
 #
 # $$ \mathrm{PSNR} = 10 \log_{10} \frac{255^2}{\mathrm{MSE}} $$
 #
@@ -133,10 +133,11 @@ results.guess(1, "16 colours chosen for the photo", ..., unit="dB")
 # %% [markdown]
 # ## 2 · K-Means, and a good start {read 5, wait 0.35}
 #
-# K-Means looks for the *k* colours, the [**centroids**](../docs/glossary.md#centroid), with the smallest sum of squared
-# distances from each pixel to its nearest centroid. This sum is the [**objective**](../docs/glossary.md#objective);
-# scikit-learn calls it *inertia*. Divided by three times the number of pixels, it is the mean squared error. Finding
-# the minimum is NP-hard in general. Lloyd's algorithm is a heuristic:
+# K-Means looks for the *k* colours, the [**centroids**](../docs/learn/glossary.md#centroid), with the smallest sum of
+# squared distances from each pixel to its nearest centroid. This sum is the
+# [**objective**](../docs/learn/glossary.md#objective); scikit-learn calls it *inertia*. Divided by three times the
+# number of pixels, it is the mean squared error. Finding the minimum is NP-hard in general. Lloyd's algorithm is a
+# heuristic:
 #
 # 1. **Assign**: label each pixel with its nearest centroid.
 # 2. **Update**: move each centroid to the mean of its pixels.
@@ -245,9 +246,10 @@ plots.show(figure, alt=alt, keep=results)
 # %% [markdown]
 # ## 3 · What has to travel? {read 4.5, do 8}
 #
-# Now several ranks share the pixels. *Single program, multiple data*, or [**SPMD**](../docs/glossary.md#spmd), means
-# that every rank runs the same script on its own rows. In each iteration, the ranks need the mean of each centroid's
-# pixels over all ranks. So each rank sends its *sums* and its *numbers* of pixels, and all of them are added up:
+# Now several ranks share the pixels. *Single program, multiple data*, or [**SPMD**](../docs/learn/glossary.md#spmd),
+# means that every rank runs the same script on its own rows. In each iteration, the ranks need the mean of each
+# centroid's pixels over all ranks. So each rank sends its *sums* and its *numbers* of pixels, and all of them are added
+# up:
 #
 # ```mermaid
 # flowchart LR
@@ -376,9 +378,9 @@ results.answer(2, "Why is one of the two exactly 0?", ...)
 #
 # ## 4 · It looks distributed {read 5.5, do 4, wait 0.6}
 #
-# [**daal4py**](../docs/glossary.md#daal4py) is a Python interface to oneDAL, a library for classical machine learning
-# that Intel started. You create an algorithm with its parameters and call its `compute` once. With `distributed=True`,
-# each rank passes *its* rows and gets the result for *all* rows.
+# [**daal4py**](../docs/learn/glossary.md#daal4py) is a Python interface to oneDAL, a library for classical machine
+# learning that Intel started. You create an algorithm with its parameters and call its `compute` once. With
+# `distributed=True`, each rank passes *its* rows and gets the result for *all* rows.
 #
 # | daal4py | what it does |
 # | --- | --- |
@@ -774,17 +776,18 @@ results.answer(5, "How many pixels, and how many starts, would you use? What is 
 #
 # ## 6 · Threads or processes? {read 3, wait 1.4, optional}
 #
-# daal4py can also use several [threads](../docs/glossary.md#thread) in one [**process**](../docs/glossary.md#process),
-# without shares and messages. What is faster on the same cores?
+# daal4py can also use several [threads](../docs/learn/glossary.md#thread) in one
+# [**process**](../docs/learn/glossary.md#process), without shares and messages. What is faster on the same cores?
 #
-# - **First touch.** Linux places a page of memory on the [**NUMA node**](../docs/glossary.md#numa-node) of the thread
-#   that first writes to it. If one thread reads the pixels, all of them are on one node, and threads on the other node
-#   fetch them from there. Ranks that are pinned read their own shares, each on its own node. It matters for data larger
-#   than the caches; this photo is not.
-# - **Pinning.** `mpirun -bind-to` [**pins**](../docs/glossary.md#pinning) each rank to cores of its own. A plain
+# - **First touch.** Linux places a page of memory on the [**NUMA node**](../docs/learn/glossary.md#numa-node) of the
+#   thread that first writes to it. If one thread reads the pixels, all of them are on one node, and threads on the
+#   other node fetch them from there. Ranks that are pinned read their own shares, each on its own node. It matters for
+#   data larger than the caches; this photo is not.
+# - **Pinning.** `mpirun -bind-to` [**pins**](../docs/learn/glossary.md#pinning) each rank to cores of its own. A plain
 #   `mpirun` of this MPI pins nothing, so each rank may start a thread for every core:
-#   [**oversubscription**](../docs/glossary.md#oversubscription). A demo of 2019 states that nothing is oversubscribed,
-#   as the library sees only the cores that a rank owns. Its log shows ranks pinned to the CPUs {0, 2} and {1, 3}.
+#   [**oversubscription**](../docs/learn/glossary.md#oversubscription). A demo of 2019 states that nothing is
+#   oversubscribed, as the library sees only the cores that a rank owns. Its log shows ranks pinned to the CPUs {0, 2}
+#   and {1, 3}.
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #

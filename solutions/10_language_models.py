@@ -82,11 +82,11 @@ print(text.source)
 # ## 1 · A transformer, small and whole {read 5.5, do 4, wait 0.9}
 #
 # A language model answers one question: *given the text so far, what comes next?* The text is cut into
-# [**tokens**](../docs/glossary.md#token), in this section one of 128 characters, in chat models pieces of words. The
-# model returns a number for each possible next token, its *logit*. Append a likely token, ask again, and the model
+# [**tokens**](../docs/learn/glossary.md#token), in this section one of 128 characters, in chat models pieces of words.
+# The model returns a number for each possible next token, its *logit*. Append a likely token, ask again, and the model
 # writes.
 #
-# Most language models are [**transformers**](../docs/glossary.md#transformer), stacks of equal blocks:
+# Most language models are [**transformers**](../docs/learn/glossary.md#transformer), stacks of equal blocks:
 #
 # ```mermaid
 # flowchart LR
@@ -100,17 +100,17 @@ print(text.source)
 #     think --> logits["logits of the<br>next token"]
 # ```
 #
-# Only in [**attention**](../docs/glossary.md#attention) do tokens look at each other. Each token has three vectors: a
-# *query*, what it looks for; a *key*, by which it is found; and a *value*, what it passes on. Its *heads* look for
-# different things.
+# Only in [**attention**](../docs/learn/glossary.md#attention) do tokens look at each other. Each token has three
+# vectors: a *query*, what it looks for; a *key*, by which it is found; and a *value*, what it passes on. Its *heads*
+# look for different things.
 
 # %% [markdown]
 # ### Exercise 1 · What a token may see
 #
 # `attention(q, k, v)` lacks one line. `q` holds the queries of the last *n* tokens, an array (heads, n, d). `k` and `v`
 # hold the keys and the values of all *m* tokens so far, (heads, m, d); *m* is *n*, or larger. The score of a query and
-# a key is their dot product, divided by √*d*. [**Softmax**](../docs/glossary.md#softmax) turns the scores of a query
-# into shares that sum to 1, and the result is the sum of the values, each times its share.
+# a key is their dot product, divided by √*d*. [**Softmax**](../docs/learn/glossary.md#softmax) turns the scores of a
+# query into shares that sum to 1, and the result is the sum of the values, each times its share.
 #
 # No token may see a later one. Write the line that computes `later`: an array (n, m), `True` where key *j* belongs to a
 # later token than query *i*. (In section 2, *n* is 1.) The last query belongs to the last token, which sees all keys.
@@ -317,7 +317,7 @@ plots.show(figure, alt=f"Loss on held-out text by training step: {said}", keep=r
 # ## 2 · Generating {read 3, do 3, wait 0.1}
 #
 # For each character, `write` computes the keys and values of all earlier ones again, although they have not changed. So
-# store them in a [**KV cache**](../docs/glossary.md#kv-cache).
+# store them in a [**KV cache**](../docs/learn/glossary.md#kv-cache).
 #
 # ### Exercise 2 · The cache
 #
@@ -403,17 +403,17 @@ plots.show(
 # ## 3 · Prefill is not decode {read 4, do 6.5}
 #
 # First the model reads your prompt: all its tokens go through the blocks at once. That is
-# [**prefill**](../docs/glossary.md#prefill), and it determines the [**time to first
-# token**](../docs/glossary.md#time-to-first-token) (TTFT). Then the model writes, one token per pass:
-# [**decode**](../docs/glossary.md#decode), which determines the time per output token (TPOT). Both are the same matmuls
-# with the same weights. Which limit does each meet? Count first.
+# [**prefill**](../docs/learn/glossary.md#prefill), and it determines the [**time to first
+# token**](../docs/learn/glossary.md#time-to-first-token) (TTFT). Then the model writes, one token per pass:
+# [**decode**](../docs/learn/glossary.md#decode), which determines the time per output token (TPOT). Both are the same
+# matmuls with the same weights. Which limit does each meet? Count first.
 #
 # Real models differ from yours in a few points that change the count:
 #
 # | | what it is | what it changes in the count |
 # | --- | --- | --- |
-# | [**GQA**](../docs/glossary.md#grouped-query-attention) | heads share keys | the cache: × kv_heads / heads |
-# | [**mixture**](../docs/glossary.md#mixture-of-experts) | a token passes 8 of 128 experts | *active* weights |
+# | [**GQA**](../docs/learn/glossary.md#grouped-query-attention) | heads share keys | the cache: × kv_heads / heads |
+# | [**mixture**](../docs/learn/glossary.md#mixture-of-experts) | a token passes 8 of 128 experts | *active* weights |
 
 # %% [markdown]
 # ### Exercise 3 · Operations and bytes
@@ -1067,8 +1067,8 @@ results.answer(4, "Is there a gain? Why is it not 8×?", ...)
 # A pass of several tokens shares one reading of the weights, but the next tokens of one request are not known yet. So a
 # cheap *draft* proposes a few. The large model reads all of them in *one* pass, and returns its own choice after each.
 # As long as the two agree, the tokens are accepted: [**speculative
-# decoding**](../docs/glossary.md#speculative-decoding). If the large model always takes its likeliest token, the text
-# is the same as without a draft.
+# decoding**](../docs/learn/glossary.md#speculative-decoding). If the large model always takes its likeliest token, the
+# text is the same as without a draft.
 #
 # ### Exercise 5 · What is accepted
 #

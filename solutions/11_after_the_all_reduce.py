@@ -195,8 +195,8 @@ class Sender:
 
 # %% [markdown]
 # With `overlap=False`, `submit` waits. This is the control. The next file has the calls that send. An
-# [**all-reduce**](../docs/glossary.md#all-reduce) has two halves (lab 06, section 3), and its successors use the halves
-# separately.
+# [**all-reduce**](../docs/learn/glossary.md#all-reduce) has two halves (lab 06, section 3), and its successors use the
+# halves separately.
 
 # %%
 # %%writefile work/sending.py
@@ -237,10 +237,10 @@ def refresh(ranks, weights):
 # %% [markdown]
 # ## 2 · DDP: send while you compute {read 2.5, do 13}
 #
-# PyTorch's [**DDP**](../docs/glossary.md#ddp), `DistributedDataParallel`, does [**data
-# parallelism**](../docs/glossary.md#data-parallelism) as Horovod does. Each rank has all weights, and a share of the
-# batch. DDP averages gradients in [**buckets**](../docs/glossary.md#bucket) of a few layers. When a bucket is complete,
-# its all-reduce starts, while the [**backward pass**](../docs/glossary.md#backward-pass) continues.
+# PyTorch's [**DDP**](../docs/learn/glossary.md#ddp), `DistributedDataParallel`, does [**data
+# parallelism**](../docs/learn/glossary.md#data-parallelism) as Horovod does. Each rank has all weights, and a share of
+# the batch. DDP averages gradients in [**buckets**](../docs/learn/glossary.md#bucket) of a few layers. When a bucket is
+# complete, its all-reduce starts, while the [**backward pass**](../docs/learn/glossary.md#backward-pass) continues.
 #
 # ### Exercise 1 · Buckets
 #
@@ -723,9 +723,9 @@ results.answer(1, "When does sending hide on a rank with one core? What does it 
 # ## 4 · A leak in ZeRO-2 {read 3.5, do 6, wait 0.2}
 #
 # With DDP, every rank stores Adam's numbers for all weights, and computes the same update.
-# [**ZeRO**](../docs/glossary.md#zero) ([Rajbhandari et al. 2020](https://arxiv.org/abs/1910.02054)) shards them. Each
-# rank has all weights, but updates only its shard, and then gathers the others with `refresh`. On *n* ranks, a weight
-# needs these bytes in FP32, for itself, its gradient and Adam:
+# [**ZeRO**](../docs/learn/glossary.md#zero) ([Rajbhandari et al. 2020](https://arxiv.org/abs/1910.02054)) shards them.
+# Each rank has all weights, but updates only its shard, and then gathers the others with `refresh`. On *n* ranks, a
+# weight needs these bytes in FP32, for itself, its gradient and Adam:
 #
 # | DDP | ZeRO-1 | ZeRO-2 | FSDP, or ZeRO-3 |
 # | --- | --- | --- | --- |
@@ -903,9 +903,9 @@ results.answer(2, "Where were the gradients, and why does no loss and no byte co
 # %% [markdown]
 # ## 5 · FSDP: shard everything {read 4, do 10.5, wait 1.2}
 #
-# [**FSDP**](../docs/glossary.md#fsdp), fully sharded data parallel, is PyTorch's name for ZeRO's third stage. A rank
-# stores a shard of each layer's weights, gradient and Adam numbers. Before a layer computes, its weights are gathered,
-# and afterwards they are dropped. The backward pass gathers them again, and scatters the gradient.
+# [**FSDP**](../docs/learn/glossary.md#fsdp), fully sharded data parallel, is PyTorch's name for ZeRO's third stage. A
+# rank stores a shard of each layer's weights, gradient and Adam numbers. Before a layer computes, its weights are
+# gathered, and afterwards they are dropped. The backward pass gathers them again, and scatters the gradient.
 #
 # ### Exercise 4 · When to gather, when to drop
 #
@@ -1050,10 +1050,10 @@ results.answer(4, "What do three calls per layer cost on one core?", ...)
 # ## 6 · After the all-reduce: send less often {read 3.5, wait 0.5}
 #
 # Hiding has a limit, the wire. Models are now trained across data centres, where no schedule can hide the gradients of
-# each step. [**Local SGD**](../docs/glossary.md#local-sgd) gives up the all-reduce of gradients. Each rank trains alone
-# for *k* steps, and then all average their *weights* ([Stich 2018](https://arxiv.org/abs/1805.09767); for phones,
-# [McMahan et al. 2016](https://arxiv.org/abs/1602.05629)). DiLoCo trained language models with an
-# outer optimizer and 500 times less communication ([Douillard et al. 2023](https://arxiv.org/abs/2311.08105)).
+# each step. [**Local SGD**](../docs/learn/glossary.md#local-sgd) gives up the all-reduce of gradients. Each rank trains
+# alone for *k* steps, and then all average their *weights* ([Stich 2018](https://arxiv.org/abs/1805.09767); for phones,
+# [McMahan et al. 2016](https://arxiv.org/abs/1602.05629)). DiLoCo trained language models with an outer optimizer and
+# 500 times less communication ([Douillard et al. 2023](https://arxiv.org/abs/2311.08105)).
 #
 # Four ranks train a small network on real digits, on wires of 100 Mbit/s. Each rank has a quarter of the digits, either
 # *shuffled*, or *by class*, so that rank 0 has the zeros, the ones and some twos.
@@ -1403,8 +1403,8 @@ print("Your buckets at 25 MiB:", [len(b) for b in buckets([4 * WIDTH**2] * LAYER
 #
 # The times include computing, which bfloat16 makes faster on CPUs with such units, and slower on others. On a CPU, FSDP
 # waits for each call of Gloo, so its time says little about GPUs. In a terminal,
-# [**torchrun**](../docs/glossary.md#torchrun) starts the ranks. It sets `OMP_NUM_THREADS=1` unless you set it, and its
-# store listens on all addresses of the machine.
+# [**torchrun**](../docs/learn/glossary.md#torchrun) starts the ranks. It sets `OMP_NUM_THREADS=1` unless you set it,
+# and its store listens on all addresses of the machine.
 
 # %% [markdown]
 # ## 9 · What else grows with the model {read 3, optional}
@@ -1413,14 +1413,14 @@ print("Your buckets at 25 MiB:", [len(b) for b in buckets([4 * WIDTH**2] * LAYER
 # another number of ranks (`torch.distributed.checkpoint`).
 #
 # **Activations.** The backward pass needs the output of every layer, and no scheme above shards those. [**Activation
-# checkpointing**](../docs/glossary.md#activation-checkpointing) stores every *k*-th output and computes the others
-# again, for up to a third more computing.
+# checkpointing**](../docs/learn/glossary.md#activation-checkpointing) stores every *k*-th output and computes the
+# others again, for up to a third more computing.
 #
-# **Pipelines.** In [**pipeline parallelism**](../docs/glossary.md#pipeline-parallelism), each rank has some of the
-# layers, and only outputs travel. The batch is cut into *m* micro-batches. On *p* ranks, the share (p − 1)/(m + p − 1)
-# of a step remains idle, the *bubble*. GPipe ([Huang et al. 2019](https://arxiv.org/abs/1811.06965)) runs all forward
-# passes first, and keeps the outputs of all *m*. 1F1B starts each backward pass as early as possible. Its bubble is the
-# same, and a rank keeps the outputs of at most *p* micro-batches.
+# **Pipelines.** In [**pipeline parallelism**](../docs/learn/glossary.md#pipeline-parallelism), each rank has some of
+# the layers, and only outputs travel. The batch is cut into *m* micro-batches. On *p* ranks, the share (p − 1)/(m + p −
+# 1) of a step remains idle, the *bubble*. GPipe ([Huang et al. 2019](https://arxiv.org/abs/1811.06965)) runs all
+# forward passes first, and keeps the outputs of all *m*. 1F1B starts each backward pass as early as possible. Its
+# bubble is the same, and a rank keeps the outputs of at most *p* micro-batches.
 
 # %% [markdown]
 # ## Questions {read 1}
