@@ -22,6 +22,7 @@ SHARED_MEMORY = Path("/dev/shm")
 # The prefixes of files there that killed ranks leave behind: MPICH's (docs/contribute/upstream.md), and UCX's, which it
 # unlinks a moment after creating them.
 RANKS_PREFIXES = ("mpich_shm_", "ucx_shm_posix_")
+RUN_PREFIXES = ("labkit-run-", *RANKS_PREFIXES)  # and the temporary folders of runs
 
 # Remedies for system errors.
 REMEDIES = {
@@ -176,7 +177,7 @@ def temporary_folder() -> Iterator[Path]:
     """Make a folder for the block; remove shared memory that killed ranks left behind."""
     _sweep_shared_memory()
     try:
-        path = Path(tempfile.mkdtemp(prefix="labkit-run-"))
+        path = Path(tempfile.mkdtemp(prefix=RUN_PREFIXES[0]))
     except OSError as error:
         raise LabError(
             f"cannot make a temporary folder: {error.strerror}. Set TMPDIR to a folder with free space."

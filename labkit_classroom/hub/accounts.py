@@ -17,7 +17,7 @@ from labkit_classroom.hub.settings import CHECK_SEAT, Settings
 
 FIRST_UID = 60600  # 60578 to 61183 are unused: https://systemd.io/UIDS-GIDS
 NOBODY_GID = 65534  # shared by all accounts, as homes are closed to groups
-SHARED = ("/tmp", "/var/tmp", "/dev/shm")  # folders where any account can leave files
+SHARED = (Path("/tmp"), files.SHARED_MEMORY)  # folders where runs of any account leave files
 NO_LOGIN = "/usr/sbin/nologin"
 
 
@@ -66,7 +66,7 @@ def make_private(folder: Path, seat: str) -> None:
 
 
 def remove(request: Settings) -> None:
-    """End all processes of the accounts, and remove the accounts and what they left in shared folders.
+    """End all processes of the accounts, and remove the accounts and what their runs left behind.
 
     Raises
     ------
@@ -82,10 +82,10 @@ def remove(request: Settings) -> None:
 
 
 def delete_left_files(uids: Collection[int]) -> None:
-    """Delete what some users left in `SHARED` folders: the next class's accounts have the same uids."""
-    folders = filter(os.path.isdir, SHARED)
-    owners = (word for uid in uids for word in ("-o", "-uid", str(uid)))
-    subprocess.run(["find", *folders, "-xdev", "(", "-false", *owners, ")", "-delete"], capture_output=True)
+    """Delete what killed runs of some users left in `SHARED`: the next class's accounts have the same uids."""
+    found = (file for folder in SHARED for prefix in files.RUN_PREFIXES for file in folder.glob(f"{prefix}*"))
+    left = [file for file in found if file.lstat().st_uid in uids]
+    subprocess.run(["rm", "-rf", "--", *left], capture_output=True)
 
 
 def end_users(uids: Collection[int]) -> bool:

@@ -53,7 +53,7 @@ def test_the_layout_changes_the_images_and_not_the_losses():
     script = """
 from labkit.bench.config import BenchConfig
 for layout in ("NHWC", "NCHW"):
-    images, labels = torch_run.make_batch(BenchConfig(model="resnet50", batch_size=2, data_format=layout))
+    images, labels = torch_run.make_batch(BenchConfig("pytorch", "resnet50", batch_size=2, data_format=layout))
     assert images.is_contiguous() == (layout == "NCHW")
     assert images.is_contiguous(memory_format=torch.channels_last) == (layout == "NHWC")
 print("both")

@@ -1,6 +1,7 @@
 """Untrusted text cannot control a terminal; tables and progress are plain."""
 
 import io
+import sys
 
 import pytest
 from rich.console import Console
@@ -49,16 +50,25 @@ def test_a_table_has_no_rules_and_columns_two_spaces_apart():
 
 
 @pytest.mark.parametrize(
-    ("options", "out"), [({"force_jupyter": True}, "Measuring …\n"), ({"force_terminal": True}, ""), ({}, "")]
+    ("options", "is_terminal", "out"),
+    [
+        ({"force_jupyter": True}, False, "Measuring …\n"),
+        ({"force_terminal": True}, True, ""),
+        ({"force_terminal": True}, False, ""),  # FORCE_COLOR
+        ({}, False, ""),
+    ],
 )
-def test_progress_is_printed_in_a_notebook_shown_in_a_terminal_and_hidden_in_a_pipe(monkeypatch, capsys, options, out):
+def test_progress_is_printed_in_a_notebook_shown_in_a_terminal_and_hidden_in_a_pipe(
+    monkeypatch, capsys, options, is_terminal, out
+):
     monkeypatch.setenv("TERM", "xterm")  # a "dumb" one can't erase
     monkeypatch.setattr("rich.console.Console", lambda stderr: Console(stderr=stderr, **options))
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
     with terminal.progress("Starting …") as tell:
         tell("Measuring …")
     printed = capsys.readouterr()
     assert printed.out == out
-    assert ("Measuring …" in printed.err) == ("force_terminal" in options)
+    assert ("Measuring …" in printed.err) == is_terminal
     assert not printed.err or printed.err.endswith("\x1b[2K")
 
 

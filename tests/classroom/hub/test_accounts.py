@@ -35,18 +35,20 @@ def test_roots_processes_are_never_killed():
         accounts.end_users({0, 61778})
 
 
-def test_what_students_left_in_shared_folders_is_deleted(tmp_path, monkeypatch):
+def test_what_students_runs_left_is_deleted_and_nothing_else(tmp_path, monkeypatch):
     if os.geteuid() != 0:
         pytest.skip("THE DELETION OF STUDENTS' FILES WAS NOT TESTED HERE: only root can give files away")
     uid, shared = 61778, tmp_path / "shm"
-    monkeypatch.setattr(accounts, "SHARED", (str(shared), str(tmp_path / "missing")))
+    monkeypatch.setattr(accounts, "SHARED", (shared, tmp_path / "missing"))
     (shared / "labkit-run-1" / "deep").mkdir(parents=True)
-    for name in ("mpich_shm_1", "labkit-run-1/deep/file", "labkit-run-1/deep", "labkit-run-1"):
+    (shared / "students").mkdir()
+    for name in ("mpich_shm_1", "labkit-run-1/deep/file", "labkit-run-1/deep", "labkit-run-1", "students"):
         if not (shared / name).exists():
             (shared / name).touch()
         os.chown(shared / name, uid, accounts.NOBODY_GID)
-    (shared / "roots").touch()
+    (shared / "mpich_shm_of_root").touch()
     (shared / "labkit-run-1" / "link").symlink_to(tmp_path)
     os.chown(shared / "labkit-run-1" / "link", uid, -1, follow_symlinks=False)
     accounts.delete_left_files({uid})
-    assert [path.name for path in shared.iterdir()] == ["roots"]
+    assert {path.name for path in shared.iterdir()} == {"mpich_shm_of_root", "students"}
+    assert tmp_path.exists()
