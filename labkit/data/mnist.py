@@ -157,11 +157,11 @@ def fetch(folder: Path | None = None, registry: Path = REGISTRY, timeout_s: floa
     LabError
         No mirror provided MNIST, or the folder cannot be written.
     """
-    import pooch
-
     folder, file = data_folder(folder), read_registry(registry)
     if is_intact(folder, file):
         return f"MNIST is in {shown(folder)}/, intact."
+    import pooch
+
     downloader = pooch.HTTPDownloader(progressbar=True, timeout=timeout_s)
     failures = []
     for mirror in file.mirrors:
