@@ -11,19 +11,20 @@
 # %% [markdown]
 # # 06 · How gradients travel: watch your messages
 #
-# Each step of data-parallel training ends with a sum over all processes. How it is computed decides how far training
-# scales: on 512 GPUs, Horovod reached a scaling efficiency of 90% with ResNet-101, but only 68% with VGG-16 ([its
-# published benchmarks](https://horovod.readthedocs.io/en/stable/benchmarks_include.html)).
+# Each step of data-parallel training ends with a sum over all processes. The way this sum is computed decides how far
+# training scales. On 512 GPUs, Horovod reached a scaling efficiency of 90% with ResNet-101, but only 68% with VGG-16
+# ([its published benchmarks](https://horovod.readthedocs.io/en/stable/benchmarks_include.html)).
 #
 # **You will** write this sum of [**gradients**](../docs/learn/glossary.md#gradient) over all
-# [**ranks**](../docs/learn/glossary.md#rank) twice: with [**parameter
-# servers**](../docs/learn/glossary.md#parameter-server) and as a [**ring**](../docs/learn/glossary.md#ring). You watch
-# your own messages, predict their time with a model of 15 lines, and then break the network: a slow wire, a switch that
-# drops packets, two racks.
+# [**ranks**](../docs/learn/glossary.md#rank) twice, with [**parameter
+# servers**](../docs/learn/glossary.md#parameter-server) and as a [**ring**](../docs/learn/glossary.md#ring). You will
+# watch your messages, predict their time, and break the network with a slow wire, a switch that drops packets, and two
+# racks.
 #
 # **Time** {minutes}
 #
-# **Connects to** lab 00, where ranks add up numbers; lab 07, where Horovod does this; lab 08, where it limits scaling.
+# **Connects to** lab 00, where ranks add up numbers; lab 07, where Horovod does this; and lab 08, where it limits
+# scaling.
 
 # %% tags=["parameters"]
 QUICK = False  # small runs, for tests
@@ -60,9 +61,9 @@ DEADLOCK_S = 2 if QUICK else 4  # section 1
 # ## 1 · What has to travel? {read 4, wait 0.1}
 #
 # In [**data parallelism**](../docs/learn/glossary.md#data-parallelism), each rank has a copy of the network and a share
-# of the [**batch**](../docs/learn/glossary.md#batch). It computes a gradient, which has one number for each weight.
-# Before the weights are updated, every rank needs the *sum* of all gradients, or their mean. This operation is an
-# [**all-reduce**](../docs/learn/glossary.md#all-reduce). How much must it send? Each weight is a float32, 4 bytes.
+# of the [**batch**](../docs/learn/glossary.md#batch). It computes a gradient with one number per weight. Before the
+# weights are updated, every rank needs the *sum* of all gradients, or their mean. This operation is an
+# [**all-reduce**](../docs/learn/glossary.md#all-reduce). How much does it send? Each weight is a float32 of 4 bytes.
 
 # %% tags=["nbval-check-output"]
 # Weights in millions: https://keras.io/api/applications. Billions of multiplications in the
@@ -79,9 +80,9 @@ for name, (weights, multiplications) in NETWORKS.items():
     print(f"{name:14}{4 * weights:>7.0f} MB{multiplications:>28.2f}{per_multiplication:>13.1f}")
 
 # %% [markdown]
-# Per multiplication, VGG-16 sends 1.6 times the bytes of ResNet-101. `mpi4py` lets Python call
-# [**MPI**](../docs/learn/glossary.md#mpi), the Message Passing Interface. Methods with a capital letter send NumPy
-# arrays as they are in memory, into an array that the receiver provides.
+# Per multiplication, VGG-16 sends 1.6 times as many bytes as ResNet-101. `mpi4py` lets Python call
+# [**MPI**](../docs/learn/glossary.md#mpi), the Message Passing Interface. Its capitalised methods send NumPy arrays as
+# they are in memory, into an array that the receiver provides.
 
 # %%
 # %%writefile work/messages.py
@@ -165,17 +166,17 @@ outcomes = {(False, False): "it works", (True, True): "it hangs"}
 results.compare_guess(1, outcomes.get(tuple(hangs), "it depends on the length"))
 
 # %% [markdown]
-# `Send` may return as soon as you can change the array again. MPICH buffers a short message. For a long one, `Send`
+# `Send` may return as soon as you can change the array again. MPICH buffers short messages. For a long one, `Send`
 # waits until the other rank receives ([**rendezvous**](../docs/learn/glossary.md#rendezvous)), so both ranks wait for
-# each other. This is a [**deadlock**](../docs/learn/glossary.md#deadlock), which more time wouldn't end. A program that
-# relies on buffers is *unsafe*, however short its messages are. `Sendrecv` and `Isend` avoid it.
+# each other. This is a [**deadlock**](../docs/learn/glossary.md#deadlock), which more time wouldn't resolve. A program
+# that relies on buffers is *unsafe*, however short its messages are. `Sendrecv` and `Isend` avoid it.
 
 # %% [markdown]
 # ## 2 · A parameter server {read 2, do 9}
 #
-# The classic method: one rank is the **server**. The workers *push* their gradients to it, it adds them up, and they
-# *pull* the sum. A single server receives and sends everything, while other links are idle. So take *k* servers, and
-# cut the gradient into *k* chunks, one for each server.
+# In the classic method, one rank is the **server**. The workers *push* their gradients to it, it adds them up, and they
+# *pull* the sum. A single server receives and sends everything, while other links are mostly idle. We therefore use *k*
+# servers, and cut the gradient into *k* chunks, one for each.
 
 # %%
 # %%writefile work/chunks.py
@@ -202,22 +203,21 @@ if __name__ == "__main__":
 # ### Exercise 1 · k servers
 #
 # Write `parameter_server(ranks, gradient, total, buffer, servers)`. Ranks 0 to `servers - 1` are servers, and **workers
-# too**: like all ranks, they have a gradient.
+# too**, because all ranks have a gradient.
 #
 # - Push: each rank sends each server its chunk of the gradient, and nothing else. **This part is written.**
 # - Each server adds up its chunks.
-# - Pull: each server sends its sum to every rank. At the end, `MPI.Request.Waitall(requests)`.
+# - Pull: each server sends its sum to every rank. Finally, call `MPI.Request.Waitall(requests)`.
 #
-# At the end, `total` contains the sum **on every rank**, and `gradient` is unchanged. Any number of ranks and any
-# length must work, even if some chunks are empty. Use messages from rank to rank only, no `Allreduce` or `Bcast`, and
-# only the communicator `ranks`: it may have other ranks than `MPI.COMM_WORLD`, in another order. The arrays are
-# float32.
+# At the end, `total` contains the sum **on every rank**, and `gradient` is unchanged. The function must work with any
+# number of ranks and any length, even with empty chunks. Use only messages from rank to rank (no `Allreduce` or
+# `Bcast`) and only the communicator `ranks`, which may have other ranks than `MPI.COMM_WORLD`, in another order. The
+# arrays are float32.
 #
-# `buffer` is as long as `gradient`, to receive into. `buffer[:k]` is a
-# view of its first `k` numbers, not a copy. Don't allocate new arrays: receive into `buffer` or `total`, and add in
-# place, with `+=`.
+# Don't allocate new arrays. Receive into `buffer`, which is as long as `gradient`, or into `total`, and add in place
+# with `+=`. `buffer[:k]` is a view of the first `k` numbers, not a copy.
 #
-# The check uses 1 to 4 ranks, and lengths from 1 to 300,003. It compares the sums, and counts what each rank sends.
+# The check compares the sums, and counts what each rank sends.
 
 # %%
 # %%writefile work/servers.py
@@ -265,17 +265,16 @@ servers = check(1, "work/servers.py")
 # ## 3 · A ring without a server {read 3, do 20}
 #
 # With as many servers as ranks, all ranks do the same work, but each talks to all others. The **ring all-reduce**
-# balances the work just as well, and each rank talks to two neighbours only. In every step, each rank sends to the next
+# balances the work just as well, but each rank talks to only two neighbours. In every step, each rank sends to the next
 # one, its right neighbour, and the last rank sends to rank 0. There are as many chunks as ranks, and two phases:
 #
-# 1. [**Reduce-scatter**](../docs/learn/glossary.md#reduce-scatter), `n - 1` steps: each rank passes a chunk on, and the
-#    next rank adds its numbers to it. Afterwards, each rank has *one* complete chunk.
-# 2. [**All-gather**](../docs/learn/glossary.md#all-gather), `n - 1` steps: the complete chunks go round, and replace
-#    the incomplete ones.
+# 1. The [**reduce-scatter**](../docs/learn/glossary.md#reduce-scatter) takes `n - 1` steps. In each, every rank passes
+#    a chunk on, and the next rank adds its numbers to it. Afterwards, each rank has *one* complete chunk.
+# 2. The [**all-gather**](../docs/learn/glossary.md#all-gather) takes another `n - 1` steps, in which the complete
+#    chunks go round and replace the incomplete ones.
 #
 # Baidu brought the ring from scientific computing to deep learning in 2017, and Horovod adopted it (Sergeev and Del
-# Balso 2018, [arXiv 1802.05799](https://arxiv.org/abs/1802.05799)). The picture counts the ranks whose numbers are in
-# each chunk.
+# Balso 2018, [arXiv 1802.05799](https://arxiv.org/abs/1802.05799)).
 
 # %% jupyter={"source_hidden": true}
 n = 4
@@ -315,11 +314,11 @@ plots.show(
 # %% [markdown]
 # ### Exercise 2 · The ring
 #
-# Write `ring_allreduce(ranks, gradient, total, buffer)`. The rules are those of exercise 1. `chunks` are views: what
-# you write into them is written into `total`. In each step, each rank sends **one** chunk to its right neighbour.
-# In reduce-scatter, receive each chunk into the start of `buffer`, then add it.
+# Write `ring_allreduce(ranks, gradient, total, buffer)`. The rules of exercise 1 apply. The `chunks` are views, so what
+# you write into them is written into `total`. In each step, each rank sends **one** chunk to its right neighbour. In
+# the reduce-scatter, receive each chunk into the start of `buffer`, then add it.
 #
-# Begin on paper with three ranks: which chunk does rank *r* send in step 0, and which in step 1?
+# Begin on paper with three ranks. Which chunk does rank *r* send in steps 0 and 1?
 
 # %%
 # %%writefile work/ring.py
@@ -352,10 +351,10 @@ ring = check(2, "work/ring.py")
 # %% [markdown]
 # ## 4 · Watch your messages {read 4.5, wait 0.1}
 #
-# Now each rank gets a [**node**](../docs/learn/glossary.md#node) of its own. Linux can make nodes on one machine, as
-# [**network namespaces**](../docs/learn/glossary.md#network-namespace). From each, a wire of 100 Mbit/s leads to a
-# switch. **Only the wires are emulated.** The nodes share the machine's cores and memory, so the wires are slow. Where
-# nodes aren't allowed, your ring runs in memory, and the wires' figures are recorded.
+# Now each rank gets its own [**node**](../docs/learn/glossary.md#node), which Linux creates as a [**network
+# namespace**](../docs/learn/glossary.md#network-namespace). A wire of 100 Mbit/s leads from each node to a switch.
+# **Only the wires are emulated.** The nodes share the machine's cores and memory, which is why the wires are slow. If
+# your machine doesn't allow this, your ring runs in memory, and the figures for the wires are recorded.
 
 # %%
 no_wires = obstacle()
@@ -364,8 +363,8 @@ stored = recorded("06-wires") if no_wires else None
 switch = None if no_wires else Testbed(4, WIRE)
 
 # %% [markdown]
-# The script runs one method on four ranks. `CountingComm` is a communicator that records each message, from the
-# sender's call until the receive returns.
+# The script runs one method on four ranks. Its communicator, `CountingComm`, records each message, from the sender's
+# call until the receive returns.
 
 # %%
 # %%writefile work/travel.py
@@ -500,13 +499,13 @@ def draw(panels):
 draw({"Your ring: chunk → receiver": mine})
 
 # %% [markdown]
-# Each row is a sender, and each bar a message, labelled *chunk → receiver*. Follow chunk 0. When
-# is its sum complete? (When its third message ends.)
+# Each row is a sender, and each bar a message, labelled *chunk → receiver*. Follow chunk 0. When is its sum complete?
+# (When its third message ends.)
 #
 # ### A ring that passes every check
 #
 # A colleague's ring uses no `Sendrecv`. To avoid the deadlock of section 1, rank 0 sends first, and all others receive
-# first. The sums, messages and bytes are right, and your check would accept it.
+# first. The sums, messages and bytes are right.
 
 # %%
 # %%writefile work/colleague.py
@@ -539,7 +538,7 @@ def ring_allreduce(ranks, gradient, total, buffer):
 # %% [markdown]
 # <div class="alert alert-block alert-info" style="color: black">
 #
-# **Guess first.** How many times faster than the colleague's is your ring, on four ranks?
+# **Guess first.** How many times faster than the colleague's ring is yours, on four ranks?
 #
 # </div>
 
@@ -558,23 +557,23 @@ results.answer(1, "What do the colleague's ranks wait for?", ...)
 # %% [markdown]
 # <details><summary>A model answer</summary>
 #
-# Each rank but rank 0 must receive before it may send. So in each step, the permission to send goes once around the
-# ring: one message travels at a time, instead of four.
+# Every rank except rank 0 must receive before it may send. So in each step, the permission to send goes once around the
+# ring, and only one message travels at a time instead of four.
 #
 # </details>
 #
-# **Break it yourself.** In a new cell, write a changed copy of your ring to `work/broken.py`: swap `left` and `right`,
-# or leave out a step. Then `travel("broken", "ring", switch, "work/broken.py")` and `draw({"broken":
+# **Break it yourself.** In a new cell, write your ring to `work/broken.py`, but swap `left` and `right`, or leave out a
+# step. Then call `travel("broken", "ring", switch, "work/broken.py")` and `draw({"broken":
 # seen["broken"]["messages"]})`. What changes?
 
 # %% [markdown]
 # ## 5 · A model of 15 lines {read 4, wait 1.4}
 #
 # The [**latency-bandwidth model**](../docs/learn/glossary.md#latency-bandwidth-model) describes a network with two
-# numbers: the [**latency**](../docs/learn/glossary.md#latency) of a message, and the
+# numbers, the [**latency**](../docs/learn/glossary.md#latency) of a message and the
 # [**bandwidth**](../docs/learn/glossary.md#bandwidth) of a wire in each direction. The rate of *adding* is a third
-# number. Measure them: a short message to the next rank, a long one, and a sum. The long one has 1.5 gradients, as many
-# bytes as a rank of your ring sends. This sets the ring's limit, so the ring is the model's easiest test.
+# number. To measure them, we send a short and a long message to the next rank, and compute a sum. The long message has
+# 1.5 gradients, which a rank of your ring sends too. This sets the ring's limit and makes it the model's easiest test.
 
 
 # %%
@@ -601,8 +600,8 @@ print(f"latency {latency:.2f} ms, bandwidth {bandwidth / 1e3:.1f} MB/s", end=", 
 print(f"adding {adding / 1e6:.1f} GB/s")
 
 # %% [markdown]
-# The model needs to know who sends what to whom, and what must wait for what. Your recording contains both: a message
-# belongs to the round after those in which its sender received something before.
+# The model needs to know who sends what to whom, and what must wait for what. Your recording contains both. A message
+# belongs to the round after the last one in which its sender had received something.
 
 
 # %%
@@ -622,7 +621,8 @@ for whose, rounds in {"yours": my_rounds, "the colleague's": their_rounds}.items
     print(f"{whose}: {len(rounds)} rounds; messages: {', '.join(str(len(r)) for r in rounds)}")
 
 # %% [markdown]
-# Now the model. In each round, the busiest cable decides. A wire is two cables, one *from* its node and one *to* it.
+# In the model, the busiest cable decides how long a round takes. A wire is two cables, one *from* its node and one *to*
+# it.
 
 
 # %%
@@ -682,16 +682,16 @@ longer = compare(wired["your ring"], wired["colleague's ring"])
 results.compare_guess(2, longer)
 
 # %% [markdown]
-# After a pause, an emulated wire sends 16 kB at once. So the colleague's ring, with its pauses, can beat its
+# After a pause, an emulated wire sends 16 kB at once, so the colleague's ring, with its pauses, can beat its
 # prediction.
 #
 # ## 6 · A slow wire {read 2.5, wait 1.3}
 #
-# The node of rank 2 gets a wire of half the rate.
+# Now the node of rank 2 gets a wire with half the rate.
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
-# **Guess first.** How many times slower does the wire make your ring?
+# **Guess first.** How many times slower does this wire make your ring?
 #
 # </div>
 
@@ -731,11 +731,11 @@ draw({"Your ring, with a slow wire at rank 2": slow_messages})
 
 # %% [markdown]
 # Find a bar that is *not* slow, and the gap after it. A bar includes the time until its receiver is ready, so a long
-# one need not be on the slow wire.
+# bar need not be on the slow wire.
 #
-# **Why were we wrong?** Compare the last two rows (*one way*: only rank 2 sends). If they differ, two-way traffic
-# explains that part of the miss, probably because acknowledgements for one neighbour wait behind data for the other in
-# the slow wire's queue. This model doesn't explain the rest.
+# **Why were we wrong?** Compare the last two rows. (In *one way*, only rank 2 sends.) If they differ, two-way traffic
+# explains that part of the error, probably because acknowledgements for one neighbour wait behind data for the other in
+# the slow wire's queue. The rest remains unexplained.
 
 # %%
 results.answer(2, "Why does one slow wire slow all ranks, and why not the server's workers?", ...)
@@ -745,15 +745,16 @@ results.answer(2, "Why does one slow wire slow all ranks, and why not the server
 #
 # In each step, every rank needs a chunk from its left neighbour, so a delay reaches the next rank one step later, and
 # all ranks after n − 1 steps. From then on, the ring runs at the pace of its slowest link. The wire of a single server
-# is busy with three gradients, while a slow worker sends only one, which still fits at half the rate. The server would
-# lose if *its* wire were slow.
+# is busy with three gradients. A slow worker sends only one, which takes less time even at half the rate. The server
+# would be slower if *its* wire were slow.
 #
 # </details>
 
 # %% [markdown]
 # ## 7 · A switch with a shallow queue {read 3, wait 1.1}
 #
-# With as many servers as ranks, each rank sends as many bytes as in your ring. The model predicts almost equal times:
+# With as many servers as ranks, each rank sends as many bytes as in your ring, so the model predicts almost equal
+# times.
 
 # %%
 ranks4 = range(4)
@@ -766,8 +767,8 @@ for name, ms in predictions.items():
     print(f"{name} predicted: {ms:.1f} ms")
 
 # %% [markdown]
-# So far, the switch could store packets for 100 ms. Real switches often store far less. This one stores 12 kB for each
-# wire, about 8 packets, and drops what doesn't fit.
+# So far, the switch could store packets for up to 100 ms. Real switches often store far less. The next one stores 12 kB
+# per wire, about 8 packets, and drops what doesn't fit.
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
@@ -802,12 +803,12 @@ server_messages = stored.data["shallow"] if no_wires else seen["n servers, shall
 draw({"n servers, shallow queue: chunk → receiver": server_messages})
 
 # %% [markdown]
-# **Why were we wrong?** The model knows cables, but no queues. On average, three senders share a server's wire evenly.
-# But their bursts meet in its queue: a deep one makes them wait, a shallow one overflows. This is
+# **Why were we wrong?** The model knows cables but not queues. On average, three senders share a server's wire evenly.
+# But their bursts meet in its queue. In a deep queue they wait, and a shallow one overflows. This is
 # [**incast**](../docs/learn/glossary.md#incast), first described for storage ([Phanishayee et al.
-# 2008](https://www.usenix.org/events/fast08/tech/phanishayee.html)). TCP sends lost packets again when later ones
-# reveal the loss, or after a timeout, in Linux at least 200 ms. Which pushes ended late,
-# and by how much? A server receives in rank order, so some late ones only waited their turn.
+# 2008](https://www.usenix.org/events/fast08/tech/phanishayee.html)). TCP sends a lost packet again when later ones
+# reveal the loss, or after a timeout of at least 200 ms in Linux. Which pushes ended late, and by how much? A server
+# receives in rank order, so some late pushes only waited their turn.
 
 # %%
 results.answer(3, "Why do rings survive where n servers don't, with equal bytes?", ...)
@@ -815,19 +816,18 @@ results.answer(3, "Why do rings survive where n servers don't, with equal bytes?
 # %% [markdown]
 # <details><summary>A model answer</summary>
 #
-# In a ring, only one rank ever sends to a given rank, and if all wires have one rate, no faster than its wire empties
-# the queue. Servers receive from all ranks at once, and bursts meet. MPI exchanges data in pairs, which change from
-# round to round. The next partner may start to send before a pair has finished, which is probably why MPI loses a few
-# packets, and sometimes enough to matter.
+# In a ring, only one rank ever sends to a given rank. If all wires have the same rate, it sends no faster than the
+# receiver's wire empties the queue. Servers receive from all ranks at once, so bursts meet. MPI exchanges data in
+# changing pairs. The next partner may start to send before a pair has finished, which is probably why MPI loses a few
+# packets, sometimes enough to matter.
 #
 # </details>
 
 # %% [markdown]
 # ## 8 · Two racks {read 3.5, wait 0.9}
 #
-# In a data centre, nodes stand in *racks*. Each rack has a switch, and an
-# [**uplink**](../docs/learn/glossary.md#uplink) leads from it to the others. It often carries less than the rack's
-# nodes could send at once.
+# In a data centre, nodes are mounted in *racks*, each with a switch. An [**uplink**](../docs/learn/glossary.md#uplink)
+# connects it to the other racks, and often carries less than the rack's nodes could send at once.
 #
 # ```mermaid
 # flowchart TB
@@ -841,19 +841,19 @@ results.answer(3, "Why do rings survive where n servers don't, with equal bytes?
 #     r1 --- n3(["node 3"])
 # ```
 #
-# Four ways to add up a gradient:
+# Compare four ways to add up a gradient:
 #
-# - **ring by rack**: your ring, 0 → 1 → 2 → 3.
-# - **ring across**: your ring, but in the order 0 → 2 → 1 → 3.
-# - **two levels**: reduce-scatter in the rack, so that each node has half of the gradient; all-reduce this half with
-#   the node of the other rack that has the same half; all-gather in the rack (`two_levels` in `work/travel.py`).
+# - **ring by rack**: your ring, in the order 0, 1, 2, 3.
+# - **ring across**: your ring, but in the order 0, 2, 1, 3.
+# - **two levels** (`two_levels` in `work/travel.py`): a reduce-scatter in the rack, after which each node has half of
+#   the gradient; an all-reduce of each half between the racks; and an all-gather in the rack.
 # - **MPI_Allreduce**, which knows nothing about racks.
 
 # %% [markdown]
 # <div class="alert alert-block alert-info" style="color: black">
 #
-# **Guess first.** Count the bytes that cross an uplink in one direction. How many times faster than the ring by rack
-# are two levels?
+# **Guess first.** Count the bytes that cross an uplink in one direction. How many times faster are two levels than the
+# ring by rack?
 #
 # </div>
 
@@ -898,11 +898,10 @@ print(f"The ring by rack reaches {crossed} of its limit, the uplinks.")
 results.compare_guess(5, levels)
 
 # %% [markdown]
-# The order of the ranks is part of an algorithm. If a launcher deals out ranks alternately to the racks, the same
-# script puts twice as many bytes on the uplinks. Slurm's `--distribution=block` and `cyclic`
-# ([documentation](https://slurm.schedmd.com/sbatch.html#OPT_distribution)) do the same one level down, where ranks of
-# a node share its wire as nodes of a rack share an uplink. MPI exchanges with near ranks first (section 9), as
-# two levels do.
+# The order of the ranks is part of an algorithm. If a launcher assigns ranks to the racks alternately, the same script
+# sends twice as many bytes over the uplinks. Slurm's `--distribution=block` and `cyclic`
+# ([documentation](https://slurm.schedmd.com/sbatch.html#OPT_distribution)) make the same difference one level down,
+# where the ranks of a node share its wire. Like two levels, MPI exchanges data with near ranks first (section 9).
 
 # %%
 results.answer(4, "Your cluster has racks. What do you check before you blame the network?", ...)
@@ -910,9 +909,9 @@ results.answer(4, "Your cluster has racks. What do you check before you blame th
 # %% [markdown]
 # <details><summary>A model answer</summary>
 #
-# First the order of ranks: neighbours in the ring belong in the same rack, so that each uplink carries one chunk per
-# step and direction. Then the algorithm: two levels send S over an uplink, and the ring by rack 1.5 S. Then a slow wire
-# (section 6), and packets that are sent again (section 7).
+# First check the order of ranks. Neighbours in the ring belong in the same rack, so that each uplink carries one chunk
+# per step and direction. Then consider the algorithm. Two levels send one gradient over an uplink, and the ring by rack
+# sends 1.5. Finally, look for a slow wire (section 6) and retransmitted packets (section 7).
 #
 # </details>
 
@@ -922,18 +921,18 @@ results.answer(4, "Your cluster has racks. What do you check before you blame th
 # MPI libraries have two more algorithms, for numbers of ranks that are powers of two:
 #
 # - [**Recursive doubling**](../docs/learn/glossary.md#recursive-doubling). In round 0, neighbours exchange their
-#   *whole* gradients, and add. In round 1 the partners are 2 apart, then 4, and so on.
+#   *whole* gradients and add them. In round 1, the partners are 2 apart, then 4, and so on.
 # - [**Recursive halving**](../docs/learn/glossary.md#recursive-halving). In round 0, neighbours exchange *half* of the
-#   gradient: each gives the half that the other will add up. In round 1 they exchange half of that half with the rank
-#   that is 2 apart, and so on, until each rank has one complete chunk. Then these rounds run backwards, without adding,
-#   to gather the chunks.
+#   gradient, and each gets the half that it will add up. In round 1, they exchange half of that half with the rank that
+#   is 2 apart, and so on, until each rank has one complete chunk. Then these rounds run backwards, without adding, to
+#   gather the chunks.
 #
 # ### Exercise 3 · Recursive halving
 #
-# Write `halving(n, n_bytes)`. It returns the rounds of the first half, until each of `n` ranks has one complete chunk.
-# As in `predict`, a round is a list of messages, in any order, and a message is a tuple `(source, dest, bytes)`. The
-# partner of a rank, `distance` apart, is `rank ^ distance` (exclusive or: 5 ^ 1 is 4, 4 ^ 1 is 5). `n` is a power of
-# two; 1 rank has no rounds.
+# Write `halving(n, n_bytes)`. It returns the rounds of the first phase, until each of `n` ranks has one complete chunk.
+# As in `predict`, a round is a list of messages, which are tuples `(source, dest, bytes)`, in any order. The partner at
+# a `distance` from a rank is `rank ^ distance`, the exclusive or (5 ^ 1 is 4, 4 ^ 1 is 5). `n` is a power of two, and a
+# single rank has no rounds.
 
 
 # %%
@@ -953,8 +952,8 @@ def halving(n, n_bytes):
 halving = check(3, halving)
 
 # %% [markdown]
-# Which prediction fits `MPI_Allreduce` on four nodes? On one switch, two algorithms send the same bytes. The racks can
-# tell them apart.
+# Which prediction fits `MPI_Allreduce` on four nodes? On one switch, two algorithms send equally many bytes, but the
+# racks tell them apart.
 
 # %%
 doubling = [[(rank, rank ^ distance, GRADIENT) for rank in ranks4] for distance in (1, 2)]
@@ -977,18 +976,18 @@ results.answer(5, "Which algorithm does MPI_Allreduce use?", ...)
 # %% [markdown]
 # <details><summary>A model answer</summary>
 #
-# MPICH 5 uses halving for a large gradient on four ranks. On one switch its time is almost a ring's, as both send 1.5
-# gradients. On two racks only halving's prediction fits.
+# MPICH 5 uses halving for large gradients on four ranks. On one switch, it takes almost as long as a ring, because both
+# send 1.5 gradients. On two racks, only the prediction for halving fits.
 #
 # </details>
 #
 # ### Beyond this machine
 #
-# A model, not a measurement, for one rank per node and no sums:
+# This is a model, not a measurement, for one rank per node, without sums.
 #
 # $$T = \text{rounds} \cdot \text{latency} + \text{gradients} \cdot \frac{S}{\text{bandwidth}}$$
 #
-# The numbers are published for two networks of one cluster ([OSU benchmarks,
+# Latency and bandwidth are published for two networks of one cluster ([OSU benchmarks,
 # 2021](https://gist.github.com/jfgrimm/3af692a5475bdd4ed836b5a18197a209)).
 
 # %% tags=["nbval-check-output"]
@@ -1011,33 +1010,33 @@ for network, (seconds, rate) in PUBLISHED.items():
         print(f"{name:20}{cells}")
 
 # %% [markdown]
-# Few bytes win for large gradients. For small ones, few rounds can win, as doubling does on InfiniBand. On Gigabit
-# Ethernet, 8 kB is already long enough for halving. Rings are among the algorithms that training libraries choose from
+# Sending few bytes wins for large gradients. For small ones, few rounds can win, as doubling does on InfiniBand. On
+# Gigabit Ethernet, halving wins even with 8 kB. Rings are among the algorithms that training libraries choose from
 # ([NCCL](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-algo),
-# [Gloo](https://github.com/pytorch/gloo/blob/main/docs/algorithms.md)). Rings work with any number of ranks, and on any
+# [Gloo](https://github.com/pytorch/gloo/blob/main/docs/algorithms.md)). They work with any number of ranks, and on any
 # tree of links (Patarasuk and Yuan 2009, [doi 10.1016/j.jpdc.2008.09.002](https://doi.org/10.1016/j.jpdc.2008.09.002)).
 
 # %% [markdown]
 # ## 10 · Cut the layer, not the batch {read 3, do 9, optional}
 #
-# A network that is too large for one rank is itself split: [**model
+# A network that is too large for one rank is itself split, which is called [**model
 # parallelism**](../docs/learn/glossary.md#model-parallelism). In a dense layer, `x @ weights + bias`, each rank again
-# has some *rows* of `x`, but now also only some of the **neurons**: some columns of `weights`, and their part of
+# has some *rows* of `x`, but now only some of the **neurons**, which are columns of `weights` with their part of
 # `bias`.
 #
 # ### Exercise 4 · A dense layer on all ranks
 #
-# Write `split_dense(ranks, x, weights, bias)`. At the end, each rank has its rows of the *whole* layer's output, as an
-# unsplit layer would compute them. The weights stay where they are.
+# Write `split_dense(ranks, x, weights, bias)`. It returns the rank's rows of the *whole* layer's output, as an unsplit
+# layer would compute them.
 #
-# - Each rank needs all rows, to apply its neurons to them: `ranks.Allgather(mine, everybody)`.
-# - Then each rank has results for everybody's rows, and needs the results for its rows from everybody. This exchange is
-#   an [**all-to-all**](../docs/learn/glossary.md#all-to-all), `ranks.Alltoall(send, receive)`. It cuts `send` into `n`
-#   equal blocks *as they are in memory*, and sends block *r* to rank *r*. `receive` gets one block from each rank, in
-#   rank order.
+# - With `ranks.Allgather(mine, everybody)`, each rank gets all rows, to apply its neurons to them.
+# - Then each rank has its neurons' results for all rows, and needs all neurons' results for its own rows. This exchange
+#   is an [**all-to-all**](../docs/learn/glossary.md#all-to-all), `ranks.Alltoall(send, receive)`. It cuts `send` into
+#   `n` equal blocks *as they are in memory*, and sends block *r* to rank *r*. `receive` gets one block from each rank,
+#   in rank order.
 #
-# Use any messages and collectives, but send no more bytes than these two exchanges. All ranks have the same number of
-# rows, and of neurons, in float32. Use only `ranks`, and don't change the arrays in place.
+# Use any messages and collectives, but send no more bytes than these two exchanges. All ranks have equally many rows
+# and equally many neurons, in float32. Use only `ranks`, and don't change the arrays in place.
 
 # %%
 # %%writefile work/dense.py
@@ -1067,8 +1066,9 @@ def split_dense(ranks, x, weights, bias):
 dense = check(4, "work/dense.py")
 
 # %% [markdown]
-# The batch is that of all 8 ranks. If you cut the batch, a rank sends the gradient of all weights, in a ring. If you
-# cut the neurons, it sends rows and results in the forward pass, and as much in the backward pass. Which is less?
+# The batch column counts the images of all ranks. If you cut the batch, each rank sends the gradient of all weights in
+# a ring. If you cut the neurons, it sends rows and results in the forward pass, and as much again in the backward pass.
+# Which is less?
 
 # %%
 n = 8  # ranks
@@ -1085,7 +1085,7 @@ for name, inputs, neurons in (
 # %% [markdown]
 # With a wide layer and a small batch, cut the layer. Convolutions have few weights and many activations, so CNNs are
 # trained data-parallel. For language models, [**tensor parallelism**](../docs/learn/glossary.md#tensor-parallelism)
-# cuts layers too, but all ranks have the same rows, and all-reduce the results.
+# cuts layers too, but all ranks have the same rows and all-reduce the results.
 # [**FSDP**](../docs/learn/glossary.md#fsdp) and [**ZeRO**](../docs/learn/glossary.md#zero) split your ring into its two
 # phases (lab 11), and [**pipeline parallelism**](../docs/learn/glossary.md#pipeline-parallelism) gives each rank some
 # layers.
@@ -1093,45 +1093,47 @@ for name, inputs, neurons in (
 # %% [markdown]
 # ## 11 · Send less, and send it in time {read 3, optional}
 #
-# **Send less.** [**Gradient compression**](../docs/learn/glossary.md#gradient-compression) sends fewer bits, such as
-# [**FP16**](../docs/learn/glossary.md#fp16) (lab 07), or fewer numbers: [**top-k**](../docs/learn/glossary.md#top-k)
-# sends the *k* numbers that are largest in magnitude, each with its index. They can't be added on the way, so each rank
-# sends its pairs to every other. What isn't sent is added to the next gradient. Without this [**error
-# feedback**](../docs/learn/glossary.md#error-feedback), weights with small but steady gradients never move (Lin et al.
-# 2018, [arXiv 1712.01887](https://arxiv.org/abs/1712.01887)).
+# **Send less.** [**Gradient compression**](../docs/learn/glossary.md#gradient-compression) sends numbers of fewer bits,
+# such as [**FP16**](../docs/learn/glossary.md#fp16) (lab 07), or fewer numbers. For example,
+# [**top-k**](../docs/learn/glossary.md#top-k) sends the *k* numbers that are largest in magnitude, each with its index.
+# They can't be added on the way, so each rank sends its pairs to every other rank. The numbers that aren't sent are
+# added to the next gradient. Without this [**error feedback**](../docs/learn/glossary.md#error-feedback), weights with
+# small but steady gradients never move (Lin et al. 2018, [arXiv 1712.01887](https://arxiv.org/abs/1712.01887)).
 #
 # **Send it in time.** In the [**backward pass**](../docs/learn/glossary.md#backward-pass), the gradient of the *last*
-# layer is ready first. Sending it while the next one is computed hides it: communication and computation
-# [**overlap**](../docs/learn/glossary.md#overlap) (lab 11 measures it). But the next [**forward
+# layer is ready first. If it is sent while the next one is computed, communication and computation
+# [**overlap**](../docs/learn/glossary.md#overlap) (lab 11). But the next [**forward
 # pass**](../docs/learn/glossary.md#forward-pass) begins with the *first* layer. In order of arrival, its gradient waits
-# behind the largest: VGG-16's first dense layer has 411 of 554 MB. So Intel's MLSL, now oneCCL, cut long messages into
-# chunks and sent urgent ones first (Sridharan et al. 2018, [arXiv 1801.08030](https://arxiv.org/abs/1801.08030)).
+# behind the largest one (411 of 554 MB in VGG-16's first dense layer). Intel's MLSL, now oneCCL, therefore cut long
+# messages into chunks and sent urgent ones first (Sridharan et al. 2018, [arXiv
+# 1801.08030](https://arxiv.org/abs/1801.08030)).
 
 # %% [markdown]
 # ## Questions {read 1.5}
 #
-# 1. You can run parameter servers and workers in different ratios. Is there a best one?
+# 1. Is there a best ratio of parameter servers to workers?
 # 2. A ring gives the average to every rank. Who does the server's work?
-# 3. Which communication does data parallelism need, and which does model parallelism need (section 10)?
-# 4. Horovod replaced TensorFlow's parameter servers with MPI. What did the author of a script gain?
-# 5. Why does Horovod reach 90% on 512 GPUs with ResNet-101, but 68% with VGG-16?
-# 6. With top-k (section 11), a rank sends 1% of the numbers. From how many ranks is that more than a ring
-#    sends in float32?
+# 3. Which communication do data parallelism and model parallelism (section 10) need?
+# 4. What did authors of scripts gain when Horovod replaced TensorFlow's parameter servers with MPI?
+# 5. Why is Horovod's efficiency on 512 GPUs 90% with ResNet-101, but only 68% with VGG-16?
+# 6. With top-k (section 11), a rank sends 1% of the numbers. Above how many ranks is that more than a ring sends in
+#    float32?
 
 # %% [markdown] tags=["instructor"]
 # <div class="alert alert-block alert-warning" style="color: black">
 #
 # **For the instructor · Answers**
 #
-# 1. A server receives and sends (n − 1) S/k bytes, so more servers take less time each, up to k = n. With k = n
-#    servers that also work, the question disappears, and the bytes are the ring's.
-# 2. All ranks together: each adds up one chunk, and distributes it.
-# 3. Data parallelism: an all-reduce, or reduce-scatter and all-gather, of *gradients*. Model parallelism: all-to-all
-#    and all-gather of *activations*. What isn't shared doesn't travel.
-# 4. No roles, no server addresses and no ratio to tune.
+# 1. For a gradient of S bytes, a server receives and sends (n − 1) S/k, so more servers take less time, up to k = n. If
+#    all n ranks are workers and servers, there is no ratio to choose, and they send as many bytes as a ring.
+# 2. All ranks do. Each adds up one chunk and distributes it.
+# 3. Data parallelism needs an all-reduce, or a reduce-scatter and an all-gather, of *gradients*. Model parallelism
+#    needs an all-to-all and an all-gather of *activations*. Unshared weights don't travel.
+# 4. The script needs no roles, no server addresses and no ratio to tune.
 # 5. VGG-16 sends more bytes per multiplication (section 1), and GPUs multiply faster in its large, regular
 #    convolutions.
-# 6. Ring: 2(n − 1)/n · S. Top-k: (n − 1) · 0.01 · 2 · S, as each number travels with its index. They are equal at 100.
+# 6. A ring sends 2(n − 1)/n · S. Top-k sends 0.02(n − 1) · S, as each number travels with its index. They are equal at
+#    n = 100.
 #
 # </div>
 
@@ -1142,27 +1144,27 @@ for name, inputs, neurons in (
 #
 # At minute 40, anyone still in exercise 2 should take its solution.
 #
-# **Exercise 1**: blocking pulls hang with the long array, where two servers send to each other. **2**: `chunks[i] =
-# chunks[i] + buffer` leaves `total` unchanged. **3**: halve before the first round. **4**: `blocks.reshape(rows, -1)`
-# without the transposition has the right shape and the wrong rows.
+# In exercise 1, blocking pulls hang with the long array, where two servers send to each other. In exercise 2,
+# `chunks[i] = chunks[i] + buffer` leaves `total` unchanged. In exercise 3, halve `n_bytes` before the first round. In
+# exercise 4, `blocks.reshape(rows, -1)` without the transposition has the right shape but the wrong rows.
 #
 # On other machines:
 #
 # - With one core, figures may be marked as not valid. Don't use them to test the model.
-# - Other CPUs change only the rate of adding, as wires are the limit.
-# - How many packets a shallow queue drops is chance, and so is whether MPI suffers.
+# - Other CPUs change only the rate of adding, as the wires are the limit.
+# - Chance decides how many packets a shallow queue drops, and whether MPI suffers.
 #
 # </div>
 
 # %% [markdown]
 # ## Remember
 #
-# - All-reduce = reduce-scatter + all-gather. A ring does both in 2(n − 1) steps, and each rank sends less than twice
-#   the gradient, however many ranks there are.
-# - Right sums and right bytes don't make a fast ring. Look at who waits for whom.
+# - An all-reduce is a reduce-scatter followed by an all-gather. A ring does both in 2(n − 1) steps, and each rank sends
+#   less than two gradients, whatever n is.
+# - Right sums and bytes don't make a fast ring. Look at who waits for whom.
 # - A ring is as slow as its slowest link. It avoids incast, as each rank receives from one rank only.
 # - The order of ranks decides what an uplink carries.
-# - A model with three measured numbers predicts times until something that it lacks decides, such as a queue.
+# - A model with three measured numbers predicts times until something that it lacks, such as a queue, decides.
 
 # %% jupyter={"source_hidden": true}
 if not no_wires:
@@ -1198,4 +1200,4 @@ table = [(name, "", figure, f"{ms:.0f} ms") for name, figure, ms in rows]
 results.table(f"an all-reduce of {GRADIENT / 1e6:g} MB", table)
 
 # %% [markdown]
-# Next: [lab 07](07_horovod_mnist.ipynb) uses all of this, in six steps.
+# **Next:** [lab 07](07_horovod_mnist.ipynb) uses all of this in six steps.
