@@ -11,11 +11,11 @@
 # %% [markdown]
 # # 08 · ResNet-50 on a cluster: a sick cluster
 #
-# In 2020, a cluster's guide trained ResNet-50 on 4 GPUs in four hours, and on 16 in one. On 32 it reported *no
-# speedup*, and left the reason to its readers. How do you find such a reason?
+# In 2020, a cluster's guide reported that ResNet-50 trained in four hours on 4 GPUs and in one on 16. On 32 it saw *no
+# speedup*, and left the reason to its readers. How do you find it?
 #
 # **You will** submit a job to Slurm that survives its own time limit. Then you get a small cluster that trains too
-# slowly, a budget for experiments, and the task to find out what is wrong with it, if anything is.
+# slowly, and a budget for experiments to find out what is wrong, if anything is.
 #
 # **Time** {minutes}
 #
@@ -62,9 +62,9 @@ CASE = 5 if QUICK else None  # the case's number; None: a random one
 #
 # On a cluster you **submit** [**jobs**](../docs/learn/glossary.md#job). A
 # [**scheduler**](../docs/learn/glossary.md#scheduler) such as [**Slurm**](../docs/learn/glossary.md#slurm) keeps them
-# in a queue, gives each its [**nodes**](../docs/learn/glossary.md#node) when they are free, and takes them back at the
-# job's time limit. The lab uses your cluster's Slurm, or starts a small, real one, whose nodes share this machine's
-# cores. Without Slurm, you see what another machine recorded.
+# in a queue, gives each job its [**nodes**](../docs/learn/glossary.md#node) when they are free, and takes them back at
+# the job's time limit. The lab uses your cluster's Slurm, or starts a small but real one, whose nodes share this
+# machine's cores. Without Slurm, you see recorded output.
 
 # %%
 slurm = find_slurm()
@@ -78,16 +78,16 @@ terminal = Terminal(slurm, "08-slurm", KIT=ROOT)
 _ = terminal("sinfo")
 
 # %% [markdown]
-# `terminal` types a line and shows the answer. (For a real terminal, `./lab cluster up` prints what to
-# set.) `srun` starts a program on nodes at once and waits, here once on each node:
+# `terminal` runs a command and shows its output. (For a real terminal, `./lab cluster up` prints the variables to set.)
+# `srun` starts a program immediately and waits for it, here once on each node.
 
 # %%
 _ = terminal(f"srun --nodes={NODES} --ntasks-per-node=1 hostname")
 
 # %% [markdown]
-# Most jobs run when no one watches, as **job scripts**. The `#SBATCH` lines say what a job needs. The script itself
-# runs once, on the first of the job's nodes, and `srun` in it starts the program on all of them, one
-# [**rank**](../docs/learn/glossary.md#rank) each.
+# Most jobs run unattended, as **job scripts**. The `#SBATCH` lines request what a job needs. The script itself runs
+# once, on the first of the job's nodes, and its `srun` starts the program on all of them, with one
+# [**rank**](../docs/learn/glossary.md#rank) on each.
 
 # %%
 # %%writefile work/resumes.sbatch
@@ -107,8 +107,8 @@ _ = terminal(f"srun --nodes={NODES} --ntasks-per-node=1 hostname")
 # exit $status
 
 # %% [markdown]
-# `sbatch` submits the script, `squeue` shows the queue, and `scancel` takes a job out of it. `--hold` keeps this one
-# from starting:
+# `sbatch` submits the script, `squeue` shows the queue, and `scancel` removes a job from it. `--hold` keeps this job
+# from starting.
 
 # %%
 _ = terminal("sbatch --hold --job-name=held work/resumes.sbatch")
@@ -116,24 +116,24 @@ _ = terminal('squeue --me --format="%i %j %T %r"')
 _ = terminal("scancel --me --name=held")
 
 # %% [markdown]
-# **Your turn.** Submit the script again, held, under a name of your own, find its number in the queue, and cancel it by
-# that number. What does `squeue` show as the reason (the last column) before, and what afterwards?
+# **Your turn.** Submit the script again, on hold and under another name. Find its number in the queue, and cancel it by
+# that number. What reason does `squeue` show (in the last column) before and afterwards?
 
 # %%
 # terminal("sbatch …")
 
 # %% [markdown]
-# (First it is `JobHeldUser`; a cancelled job has no line.)
+# (Before, it is `JobHeldUser`. A cancelled job has no line.)
 #
 # ## 2 · A job that outlives its limit {read 6, wait 0.1}
 #
-# Training takes longer than any queue allows. Before the time limit, at least as early as `--signal` says and up to a
-# minute earlier, Slurm sends **SIGTERM** to all ranks. At the limit it kills them. A program must use the time between:
-# all ranks stop after the same step, rank 0 saves a [**checkpoint**](../docs/learn/glossary.md#checkpoint), and all
-# exit with status 75, which in Unix means "try again later". Then the job script puts the job back into the queue. (By
-# itself, Slurm only requeues when a node fails.)
+# Training often takes longer than a queue allows. Slurm sends **SIGTERM** to all ranks before the time limit, as early
+# as `--signal` says or up to a minute earlier. At the limit, it kills them. In between, all ranks must stop after the
+# same step, rank 0 must save a [**checkpoint**](../docs/learn/glossary.md#checkpoint), and all must exit with status
+# 75, which in Unix means "try again later". Then the job script requeues the job. (On its own, Slurm only requeues jobs
+# when a node fails.)
 #
-# The program trains a small ResNet, `resnet8`, on digits. Find the lines that would be missing in a script that never
+# The program trains a small ResNet, `resnet8`, on digits. Find the lines that would be missing from a script that never
 # expects to be killed.
 
 # %%
@@ -204,11 +204,11 @@ if rank == 0:
 
 
 # %% [markdown]
-# Which images come next depends only on the step: the shuffled epochs form one endless stream, and a step takes the
-# next `size * BATCH` of it.
+# The next images depend only on the step. The shuffled epochs form one endless stream, and each step takes the next
+# `size * BATCH` images.
 #
-# Now submit it. This job pauses in each step, so it can't end within its limit of one minute. It runs while you
-# read on.
+# Now submit it. This job pauses in each step, so it can't finish within its limit of one minute. It runs while you read
+# on.
 
 # %%
 for name in ("limit", "undisturbed"):
@@ -222,7 +222,7 @@ _ = terminal(
 # <div class="alert alert-block alert-info" style="color: black">
 #
 # **Guess first.** Another job takes the same steps without ever being stopped. Will the final weights of both jobs be
-# equal, to the last bit?
+# equal to the last bit?
 #
 # </div>
 
@@ -232,7 +232,7 @@ results.guess(1, "both jobs' weights are", ..., choices=("equal", "different"))
 # %% [markdown]
 # ## 3 · The recipe {read 6, do 8}
 #
-# The guide was that of Bede, a GPU cluster of British universities. It trained ResNet-50 on ImageNet with [these
+# The guide describes Bede, a GPU cluster of British universities. It trains ResNet-50 on ImageNet with [these
 # flags](https://bede-documentation.readthedocs.io):
 #
 # ```text
@@ -242,15 +242,16 @@ results.guess(1, "both jobs' weights are", ..., choices=("equal", "different"))
 # --precision=fp16 --use_static_loss_scaling --loss_scale=1024 --use_xla
 # ```
 #
-# - **Images** `--batch_size` is what one GPU takes per step. `--warmup_steps` has nothing to do with learning: it is
-#   the number of first steps that the reported *speed* leaves out.
-# - **Learning** Three rules set the [**learning rate**](../docs/learn/glossary.md#learning-rate). By the **linear
-#   scaling rule**, `lr_init` is for 256 images per step; with k times as many images there are k times fewer steps, so
+# - **Images** `--batch_size` counts the images of one GPU per step. `--warmup_steps` has nothing to do with learning,
+#   but counts the initial steps that the reported *speed* leaves out.
+# - **Learning** Three rules set the [**learning rate**](../docs/learn/glossary.md#learning-rate). Under the **linear
+#   scaling rule**, `lr_init` is for 256 images per step. With k times as many images, there are k times fewer steps, so
 #   each goes k times as far ([Goyal et al. 2017](https://arxiv.org/abs/1706.02677)). In the
-#   [**warm-up**](../docs/learn/glossary.md#warm-up), it rises from 0, as the first gradients are large and unsteady.
-#   Then it falls as half a [**cosine**](../docs/learn/glossary.md#cosine-schedule).
+#   [**warm-up**](../docs/learn/glossary.md#warm-up), the rate rises from 0, as the first gradients are large and
+#   unsteady. Then it falls along half a [**cosine**](../docs/learn/glossary.md#cosine-schedule).
 # - [**Label smoothing**](../docs/learn/glossary.md#label-smoothing) asks for about 90% certainty, [**weight
-#   decay**](../docs/learn/glossary.md#weight-decay) pulls weights towards 0, and the last line is for 16 bits (lab 04).
+#   decay**](../docs/learn/glossary.md#weight-decay) pulls weights towards 0, and the last line is for 16-bit training
+#   (lab 04).
 
 
 # %%
@@ -290,10 +291,10 @@ plots.show(
 )
 
 # %% [markdown]
-# Against epochs, all curves have the same shape. In steps they don't, so warm-ups are given in epochs. And the rule
-# has an end: Goyal et al. kept ResNet-50's accuracy up to 8,192 images per step, and lost it beyond. Such a **largest
-# batch** belongs to the network and its images. Others went further, with a rate per layer
-# ([**LARS**](../docs/learn/glossary.md#lars)):
+# Over epochs, all curves have the same shape. Over steps they don't, so warm-ups are given in epochs. The rule has a
+# limit. Goyal et al. kept ResNet-50's accuracy up to 8,192 images per step, and lost it beyond that. This **largest
+# batch** depends on the network and its images. Others went further with a rate per layer
+# ([**LARS**](../docs/learn/glossary.md#lars)).
 #
 # | published | images per step | time | epochs | top-1 |
 # | --- | ---: | ---: | ---: | ---: |
@@ -304,13 +305,13 @@ plots.show(
 # ### Exercise 1 · Flags for your cluster
 #
 # Write `choose_flags(images, workers, batch, speed, hours, warmup, largest)`. It returns four numbers for a run on
-# `workers` GPUs or nodes, which train `speed` images/s together, on a set of `images`:
+# `workers` GPUs or nodes, which together train `speed` images/s, on a set of `images` images:
 #
-# - `num_iter`, the number of whole epochs that fit into `hours`, 0 if none does;
-# - `batch_size`, the images per worker and step: `batch`, which is what fits into memory, or fewer, so that all workers
-#   together take at most `largest`. It is a whole number. (`largest` is at least `workers`.)
-# - `peak`, the highest rate, by the linear rule with `lr_init=0.256`;
-# - `warmup_steps`: `warmup` epochs in steps, rounded up to a whole number.
+# - `num_iter`, the number of complete epochs that fit into `hours`;
+# - `batch_size`, the images per worker and step. It is the largest integer up to `batch`, which fits into memory, with
+#   which all workers together take at most `largest` images. (`largest` is at least `workers`.)
+# - `peak`, the highest learning rate, from the linear rule with `lr_init=0.256`;
+# - `warmup_steps`, the steps in `warmup` epochs, rounded up to an integer.
 #
 # For example, `choose_flags(1_000_000, 32, 256, 32_000, 0.5, 5, 4096)` is `(57, 128, 4.096, 1221)`.
 
@@ -336,13 +337,13 @@ for gpus, speed, hours in ((4, 4_500, 4), (16, 18_000, 1), (32, 18_000, 1), (1_0
     print(f"peak {flags[2]:.2f}, {flags[3]:,} steps of warm-up")
 
 # %% [markdown]
-# (The speed on 1,024 GPUs is invented.) Up to the largest batch, each
-# GPU keeps its 256 images. Beyond it, more GPUs share the same images ([**strong
-# scaling**](../docs/learn/glossary.md#strong-scaling)), and with 8 each they would be far slower than that.
+# (The speed on 1,024 GPUs is invented.) Up to the largest batch, each GPU keeps its 256 images. Beyond that, more GPUs
+# share the same number of images ([**strong scaling**](../docs/learn/glossary.md#strong-scaling)), and with 8 each they
+# would really be far slower.
 #
 # ## 4 · Did it survive? {read 3, wait 1.4}
 #
-# Submit the job's twin, without pauses, and wait until both are done.
+# Submit the job's twin without pauses, and wait until both are done.
 
 
 # %%
@@ -392,9 +393,9 @@ equal = weights["limit"] == weights["undisturbed"] != []
 results.compare_guess(1, "equal" if equal else "different")
 
 # %% [markdown]
-# (`BeginTime` means that Slurm makes a requeued job wait.) What remains after a job? `sacct` shows finished jobs, on
-# most clusters from a database. The small Slurm only keeps a file, which `sacct -c` reads. It has a line for each
-# start, `PENDING` if the job was requeued.
+# (`BeginTime` means that Slurm makes a requeued job wait.) What remains of a finished job? `sacct` shows it, on most
+# clusters from a database. The small Slurm only keeps a file, which `sacct -c` reads. It has a line for each start,
+# with `PENDING` if the job was requeued.
 
 # %%
 _ = terminal("sacct -c --format=jobid,jobname,state,nnodes,elapsed")
@@ -407,14 +408,14 @@ results.answer(1, "Which lines of resumes.py and resumes.sbatch made the weights
 #
 # The job *continues* thanks to the signal before the limit, the exit status and the requeue. It continues *exactly*
 # thanks to the handler, which only notes the signal; the all-reduce, after which all ranks stop at the same step; the
-# checkpoint with momentum, averages and step; the images as a function of the step; initial weights that are the same
-# on all ranks; and determinism, with one thread per rank. With more than two ranks, sums may be added in another order,
-# and the last digits may differ.
+# checkpoint with momentum, averages and step; the images as a function of the step; identical initial weights; and
+# determinism, with one thread per rank. With more than two ranks, gradients may be added in another order, so the last
+# digits may differ.
 #
 # </details>
 #
-# For real use, `env/slurm/train.sbatch` starts any program with the right threads per rank, and names what depends on
-# your site.
+# For real use, `env/slurm/train.sbatch` starts any program with the right number of threads per rank, and marks the
+# lines that depend on your site.
 
 # %%
 Code(filename=ENV / "slurm" / "train.sbatch", language="bash")
@@ -422,14 +423,14 @@ Code(filename=ENV / "slurm" / "train.sbatch", language="bash")
 # %% [markdown]
 # ## 5 · The case {read 8, do 15, wait 1.2}
 #
-# In 2020, Bede's guide reported 4,500 images/s on 4 GPUs, 18,000 on 16, and on 32 *no speedup*. Four suspects come to
-# mind: the network, the storage, one slow node, or the price of working together, where nothing is broken.
+# In 2020, Bede's guide reported 4,500 images/s on 4 GPUs, 18,000 on 16, and *no speedup* on 32. The suspects are the
+# network, the storage and a slow node. Or nothing is broken, and the missing speed is the cost of working together.
 #
-# You can't run anything on Bede. But this machine can be a small cluster with the same complaint: three nodes train, a
-# fourth is the storage, and each has a wire of 150 Mbit/s to a switch. The job is a **proxy**, as HPC calls a program
-# that moves bytes and takes time like a real one, here scaled down, but computes nothing of value. Per step, each node
-# reads 140 kB of images, in advance; computes for 50 ms, by sleeping, so that it doesn't depend on your cores; and
-# exchanges 510 kB of gradients in a ring.
+# You can't use Bede, but this machine can act as a small cluster with the same problem. Three nodes train, a fourth is
+# the storage, and each has a wire of 150 Mbit/s to a switch. The job is a **proxy**, a program that moves bytes and
+# takes time like a real one (here scaled down), but computes nothing of value. In each step, each node reads 140 kB of
+# images in advance, computes for 50 ms (by sleeping, so that your cores don't matter), and exchanges 510 kB of
+# gradients in a ring.
 
 # %%
 # %%writefile work/storage.py
@@ -540,8 +541,8 @@ wait_for_all()
 # <div class="alert alert-block alert-info" style="color: black">
 #
 # **Guess first.** One node alone takes 50 ms for 32 images. How many images per second should three healthy nodes
-# train? In lab 06's ring, each node sends 2 · 2/3 of the gradients per step, over a wire of 150 Mbit/s (18 million
-# bytes per second, without headers), and nothing of it is hidden behind computing. In a healthy cluster, reading is.
+# train? In lab 06's ring, each node sends 2 · 2/3 of the gradients per step over a wire of 150 Mbit/s (18 million bytes
+# per second without headers). None of this is hidden behind computing. In a healthy cluster, reading is.
 #
 # </div>
 
@@ -551,18 +552,18 @@ results.guess(2, "three healthy nodes", ..., unit="images/s")
 # %% [markdown]
 # ### Exercise 2 · The missing time
 #
-# A run that is 3% faster with another network "proves" nothing when half of the speed is missing. So ask **which share
-# of the missing time a run recovers**. A step of n nodes with 32 images each takes n · 32 / speed seconds. Today's step
-# minus that of one healthy node is the missing time. A run that takes something away (a wire, a node, the exchange) has
-# a shorter step, and recovers a part of it.
+# A run that is 3% faster with another network "proves" nothing if half of the speed is missing. So ask **which share of
+# the missing time a run recovers**. A step of n nodes with 32 images each takes n · 32 / speed seconds. The missing
+# time is today's step minus a healthy node's step. A run that leaves something out (a wire, a node, the exchange) has a
+# shorter step, and recovers part of this time.
 #
-# The missing time contains the price of a healthy exchange, so even the right run recovers clearly less than 100%. And
-# a ring of two nodes sends less than one of three, so leaving out any node recovers something.
+# The missing time includes the cost of a healthy exchange, so even the right run recovers clearly less than 100%. A
+# ring of two nodes sends less than a ring of three, so leaving out any node recovers something.
 #
-# Write `recovered(healthy, today, run)`. Each argument is a pair: the images/s of all nodes together, and the number of
-# nodes. It returns the share of the missing time that `run` recovers, in percent: 0 if its step takes as long as
-# today's, 100 if it takes as long as that of the healthy node, below 0 if it takes longer than today's. The images per
-# node and step are the same in all three.
+# Write `recovered(healthy, today, run)`. Each argument is a pair of the images/s of all nodes together and the number
+# of nodes. It returns the percentage of the missing time that `run` recovers. This is 0 if its step takes as long as
+# today's, 100 if as long as the healthy node's, and negative if longer than today's. The images per node and step are
+# the same in all three.
 
 
 # %%
@@ -578,11 +579,11 @@ def recovered(healthy, today, run):
 recovered = check(2, recovered)
 
 # %% [markdown]
-# First Bede. For 32 GPUs, "no speedup" means that a step takes twice as long as on 16, so half of it is missing. How
-# much could the exchange of 102 MB in FP32 recover, if its wires were healthy and nothing of it were hidden? In a ring
-# that visits one node after the other, one GPU per node sends to the next node, through two ports of 100 Gbit/s, or
-# half of that where they are [shared 2:1](https://n8cir.org.uk/bede/bede-hardware/). And how much could reading
-# recover, of 110 kB per image at the published 10 GB/s?
+# First, consider Bede. On 32 GPUs, "no speedup" means that a step takes twice as long as on 16, so half of it is
+# missing. How much could we recover without the exchange of 102 MB in FP32, if its wires are healthy and none of it is
+# hidden? In a ring that visits one node after another, one GPU per node sends to the next node through two ports of 100
+# Gbit/s, or half of that where they are [shared 2:1](https://n8cir.org.uk/bede/bede-hardware/). And how much could we
+# recover without reading 110 kB per image at the published 10 GB/s?
 
 # %% tags=["nbval-check-output"]
 step = 2 * GPU_BATCH / (4_500 / 4)  # s: twice as long as on 4 or 16 GPUs
@@ -595,9 +596,9 @@ for part, seconds in unhidden.items():
     print(f"{part}: {recovered((1_125, 1), (18_000, 32), run):.0f}% of the missing time")
 
 # %% [markdown]
-# Healthy parts explain less than half each. But a storage that delivers 2 GB/s instead of 10 would explain everything:
-# it feeds 18,000 images/s, and 16 GPUs just don't notice. So would one added node at half its speed. The published
-# figures don't reveal the cause. Runs would. On your cluster, a run costs one **node-hour** for each node that trains.
+# Each healthy part explains less than half. But storage that delivers 2 GB/s instead of 10 would explain everything, as
+# it feeds 18,000 images/s, just enough for 16 GPUs. So would one added node at half speed. The published figures don't
+# reveal the cause, but runs would. On your cluster, a run costs one **node-hour** for each node that trains.
 
 # %%
 RUNS = {  # nodes that train, and options of job.py
@@ -619,17 +620,17 @@ for name, arguments in RUNS.items():
     print(f"{name:24} {len(arguments.split()[0])} of {BUDGET} node-hours")
 
 # %% [markdown]
-# **At most one part is at fault**, drawn at random:
+# **At most one part**, drawn at random, **is at fault**:
 #
 # - `"storage's wire"`: it carries much less than the others;
-# - `"node 1's wire"`, `"node 2's wire"` or `"node 3's wire"`: this one does;
-# - `"slow node 1"`, `"slow node 2"` or `"slow node 3"`: it computes more slowly;
-# - `"too few CPUs"`, only where `RUNS` has a run with two CPUs per rank: all nodes compute on one CPU of two;
-# - `"no fault"`: all parts are as they should be, and what is missing is the price of the exchange.
+# - `"node 1's wire"`, `"node 2's wire"` or `"node 3's wire"`: this wire does;
+# - `"slow node 1"`, `"slow node 2"` or `"slow node 3"`: this node computes more slowly;
+# - `"too few CPUs"` (only if `RUNS` has a run with two CPUs per rank): all nodes compute on one of their two CPUs;
+# - `"no fault"`: all parts are healthy, and the missing time is the cost of the exchange.
 #
-# The budget pays for every case, but not for every run: **write down what you will run first, and what you would
-# conclude from each outcome**. `cluster.run("local copies")` makes a run. The figures are the median of nine blocks of
-# steps, with their interval.
+# The budget is enough for every case, but not for every run. **Write down what you will run first, and what you would
+# conclude from each outcome.** `cluster.run("local copies")` makes a run. Each figure is the median of nine blocks of
+# steps, with its interval.
 
 # %%
 cluster = SickCluster("work/job.py", RUNS, BUDGET, recovered, CASE)
@@ -650,9 +651,9 @@ for name, speed in cluster.done.items():
     print(f"{name:24} {nodes * 32_000 / speed.value:6.0f} ms per step, recovers {share:4.0f}%")
 
 # %% [markdown]
-# Name the cause, the **decisive run**, and the share that this run recovers, in percent (15 points more or less are
-# right). If a part is at fault, the decisive run is the one without this part and with everything else. Others may
-# recover more, because they drop the exchange as well. If there is no fault, name any run that you made.
+# Name the cause, the **decisive run**, and the percentage that this run recovers (±15 points). If a part is at fault,
+# the decisive run is the one without this part but with everything else. Others may recover more, because they leave
+# out the exchange as well. If there is no fault, name any run that you made.
 
 # %%
 cluster.answer(cause=..., run=..., share=...)
@@ -663,22 +664,24 @@ results.answer(2, "Which runs did you choose, and what would you choose next tim
 # %% [markdown]
 # <details><summary>A model answer</summary>
 #
-# Predict first: a healthy step takes 50 ms of computing, and sends 680 kB in 38 ms, so three nodes train 96 images in
-# 88 ms. A cluster near this figure has **no fault**: only less exchange helps, and leaving out any node recovers a
-# quarter.
+# Predict first. In a healthy step, a node computes for 50 ms and sends 680 kB in 38 ms, so three nodes train 96 images
+# in 88 ms. A cluster near this figure has **no fault**. Then only less exchange helps, and leaving out any node
+# recovers a quarter.
 #
-# Otherwise, run **alone on each node** (3 node-hours), without exchange.
+# Otherwise, run **alone on each node**, without exchange (3 node-hours).
 #
-# - One node takes 150 ms, the others 50. It is **slow**, and leaving it out (2) is the decisive run.
-# - All take 70 ms. Even one waits for the **storage**, and local copies (3) recover all but the exchange.
-# - All take 100 ms. There are **too few CPUs**, so give each rank two (3).
-# - All take 50 ms. It is a node's **wire**. Leave each node out (up to 6); one of these runs recovers most.
+# - If one node takes 150 ms and the others 50, it is **slow**, and the decisive run leaves it out (2).
+# - If all take 70 ms, even one node waits for the **storage**, and local copies (3) recover everything except the
+#   exchange.
+# - If all take 100 ms, there are **too few CPUs**, so give each rank two (3).
+# - If all take 50 ms, a node's **wire** is at fault. Leave out each node in turn (up to 6). One of these runs recovers
+#   most.
 #
-# Leaving each node out first (6) costs more, except for a wire. If all three runs recover the same, about 43% means the
-# storage, and about 11% too few CPUs.
+# Leaving out each node first (6) costs more, except for a wire. If all three runs recover the same, about 43% points to
+# the storage, and about 11% to too few CPUs.
 #
-# No exchange (3) finds the kind of fault, never the node: it recovers nothing with a slow storage, a quarter with a
-# slow node, for which the others wait *in the exchange*, and everything with a slow wire or no fault.
+# Running without exchange (3) finds the kind of fault but never the node. It recovers nothing with slow storage, a
+# quarter with a slow node, for which the others wait *in the exchange*, and everything with a slow wire or no fault.
 #
 # </details>
 
@@ -686,8 +689,8 @@ results.answer(2, "Which runs did you choose, and what would you choose next tim
 print(cluster.reveal())
 
 # %% [markdown]
-# These are all runs of four such clusters, recorded, as shares of their missing time. Which columns does a run tell
-# apart?
+# The table shows recordings of all runs on four such clusters, as shares of their missing time. Which columns does each
+# run tell apart?
 
 # %%
 cases = recorded("08-cases").figures
@@ -708,19 +711,19 @@ results.answer(3, "Back to Bede: which two runs would you submit first, and why?
 # %% [markdown]
 # <details><summary>A model answer</summary>
 #
-# 16 GPUs on the first half of the 32, and 16 on the second, one after the other and at once: if one half is slow, it
-# contains the cause, and halving again finds the node. If both reach 18,000 alone but not at once, something shared is
-# at fault: local copies on 32, then one exchange every four steps. And if images/s do double, the guide's *no speedup*
-# was about something else: the start, the evaluation, or the accuracy after 50 epochs, which suffers beyond the largest
-# batch. Its 32 × 256 images are at this limit: they leave no room.
+# Run on each half of the 32 GPUs, first one after the other and then at once. If one half is slow, it contains the
+# cause, and halving it again finds the node. If both reach 18,000 alone but not at once, something shared is at fault.
+# Then try local copies on 32, and one exchange every four steps. If the images/s do double, the guide's *no speedup*
+# was about something else, such as the start, the evaluation, or the accuracy after 50 epochs, which suffers beyond the
+# largest batch. Its 32 × 256 images are exactly at this limit.
 #
 # </details>
 #
 # ## 6 · How many nodes do you request? {read 4, do 7, optional}
 #
-# More nodes finish earlier once they run, but cost more [**node-hours**](../docs/learn/glossary.md#node-hour) wherever
-# they don't scale, and a request for many nodes waits longer. What counts is the time *from submitting to
-# the result*. `sbatch --test-only` prints when a job would start, without submitting it:
+# A job on more nodes finishes earlier once it runs, but it costs more
+# [**node-hours**](../docs/learn/glossary.md#node-hour) where it doesn't scale, and it waits longer. What counts is the
+# time *from submission to result*. `sbatch --test-only` prints when a job would start, without submitting it.
 
 # %%
 _ = terminal(f"sbatch --test-only --nodes={NODES} work/resumes.sbatch")
@@ -731,14 +734,14 @@ _ = terminal(f"sbatch --test-only --nodes={NODES} work/resumes.sbatch")
 # Write `choose_nodes(seconds_of, wait_of, images, batch, fixed, budget, largest)`:
 #
 # - On n nodes, a step takes `seconds_of(n)` seconds, each node takes `batch` images per step, and the run needs
-#   `images` in all. (Don't round its steps.)
-# - `fixed` hours of the job are not steps: start, evaluation, checkpoints.
-# - A job on n nodes waits `wait_of(n)` hours in the queue, which costs nothing. All of its n nodes are paid for from
-#   its start to its end, in node-hours, of which you have `budget`.
-# - Steps on more than `largest` nodes are so large that accuracy suffers.
+#   `images` images in total. (Don't round the steps.)
+# - `fixed` hours of the job are not steps but the start, evaluation and checkpoints.
+# - A job on n nodes waits `wait_of(n)` hours in the queue, which costs nothing. Each hour from its start to its end
+#   costs n node-hours, of which you have `budget`.
+# - On more than `largest` nodes, steps are so large that accuracy suffers.
 #
 # Return the number of nodes, from 1 to `largest`, with which the result comes first and the job stays within the
-# budget. If several are equally early, return the fewest nodes; if none is within the budget, 0.
+# budget. If several are equally early, return the fewest. If none is within budget, return 0.
 
 
 # %%
@@ -758,8 +761,8 @@ def choose_nodes(seconds_of, wait_of, images, batch, fixed, budget, largest):
 choose_nodes = check(3, choose_nodes)
 
 # %% [markdown]
-# Take Bede's 50 epochs, with 4 GPUs per node and 3 minutes that are not steps. On 8 nodes there was *no speedup* over
-# 4, so a step takes twice as long; we assume that it doesn't on fewer. The queues and a budget of 4.3 node-hours are
+# Take Bede's 50 epochs, with 4 GPUs per node and 3 fixed minutes. On 8 nodes there was *no speedup* over 4, so a step
+# takes twice as long. We assume that it doesn't on fewer than 8. The queues and a budget of 4.3 node-hours are
 # invented.
 
 # %% tags=["nbval-check-output"]
@@ -779,8 +782,8 @@ for name, per_node in QUEUES.items():
     print(f"{hours:.1f} h of training, {n * hours:.2f} node-hours")
 
 # %% [markdown]
-# In the empty queue the budget decides: 7 nodes would cost 4.31. And on your machine? Lab 03 found
-# the fastest way to train ResNet-50 on it:
+# In the empty queue, the budget decides, as 7 nodes would cost 4.31. What about your machine? Lab 03 found the fastest
+# way to train ResNet-50 on it.
 
 # %%
 file = work / "results-03.json"
@@ -799,9 +802,8 @@ results.hand_in("6", (name, published, weeks, ""))  # for the closing table
 # %% [markdown]
 # ## 7 · The same with PyTorch {read 3, wait 0.4, optional}
 #
-# With PyTorch, a launcher of its own starts the ranks: `srun` starts one `torchrun` per node, which meet at the first
-# node's address. Horovod's ranks get the same from Slurm, through PMI, MPI's
-# interface to a launcher.
+# PyTorch has its own launcher. `srun` starts one `torchrun` per node, and these meet at the first node's address.
+# Horovod's ranks get the same information from Slurm through PMI, MPI's interface to a launcher.
 
 # %%
 # %%writefile work/torchrun.sbatch
@@ -849,14 +851,15 @@ if not QUICK:
     _ = with_torch("cat work/torch.log")
 
 # %% [markdown]
-# The gradient of each rank is its number, so the average of 0 and 1 moves the weight by 0.50 on both: one training, not
-# two.
+# The gradient of each rank is its number, so the average of 0 and 1 moves the weight by 0.50 on both. This is one
+# training run, not two.
 #
 # ## 8 · ImageNet's layout {read 4, optional}
 #
-# ImageNet has 1.28 million JPEG files. On a parallel file system, each would be a request to the metadata server, per
-# epoch. As [**TFRecord**](../docs/learn/glossary.md#tfrecord) files they are 1,024 for training and 128 for validation:
-# each holds some 1,250 records of a length, a checksum and an `Example` with named fields. This writes and reads one:
+# ImageNet has 1.28 million JPEG files. On a parallel file system, each needs a request to the metadata server in every
+# epoch. Stored as [**TFRecord**](../docs/learn/glossary.md#tfrecord), they become 1,024 files for training and 128 for
+# validation. A training file holds about 1,250 records, each with a length, a checksum and an `Example` with named
+# fields. The next cell writes and reads one.
 
 # %% tags=["nbval-check-output"]
 import tensorflow as tf
@@ -883,8 +886,8 @@ for stored in tf.data.TFRecordDataset(file):
 
 # %% [markdown]
 # - *Who reads what.* Each rank takes some of the files (`dataset.shard`), or a part of one stream, as `resumes.py`
-#   does. MXNet's **RecordIO** has an index as well, so that reading can begin anywhere.
-# - *Storage.* On Lustre, `lfs setstripe -c` spreads a file over several servers. From object storage such as S3, copy
+#   does. MXNet's **RecordIO** adds an index, so reading can begin anywhere.
+# - *Storage.* On Lustre, `lfs setstripe -c` spreads a file over several servers. With object storage such as S3, copy
 #   files to the nodes' disks first (`aws configure set default.s3.max_concurrent_requests 20`).
 # - *Results.* `--results_dir` must be a folder that all nodes see, as the next start may get other nodes.
 
@@ -893,52 +896,55 @@ for stored in tf.data.TFRecordDataset(file):
 #
 # Answer each in a sentence or two.
 #
-# 1. What changes in a job script between 4 and 16 GPUs? What in the training?
-# 2. Why are warm-ups given in epochs, and what has `--warmup_steps=100` to do with it?
-# 3. In Bede's published log, the first line says 38 images/s, and the second 4,527. Why?
+# 1. What changes in a job script between 4 and 16 GPUs? What changes in the training?
+# 2. Why are warm-ups given in epochs, and what does `--warmup_steps=100` have to do with it?
+# 3. In Bede's published log, the first line reports 38 images/s, and the second 4,527. Why?
 # 4. A profile shows that all ranks but one spend 60% of a step in all-reduce. Is the network slow?
-# 5. Published in 2018 for V100 GPUs: an epoch of ImageNet takes 30 minutes on one and 5 on eight, at around 5,800
-#    images/s. Ten epochs take roughly 30 minutes, to 48% accuracy. What is the scaling efficiency? Do the figures
-#    agree?
+# 5. According to figures for V100 GPUs published in 2018, an epoch of ImageNet takes 30 minutes on one and 5 on eight,
+#    at around 5,800 images/s. Ten epochs take roughly 30 minutes and reach 48% accuracy. What is the scaling
+#    efficiency? Do the figures agree?
 
 # %% [markdown] tags=["instructor"]
 # <div class="alert alert-block alert-warning" style="color: black">
 #
 # **For the instructor.** Answers.
 #
-# 1. The number of nodes. In the training, the images per step, the peak rate, and with them the number of steps.
+# 1. In the script, only the number of nodes changes; in the training, the images per step, the peak rate and the number
+#    of steps.
 # 2. Epochs measure what the network has seen, whatever the batch. `--warmup_steps` only leaves the first steps out of
 #    the reported speed.
 # 3. The first step includes tracing, compilation by XLA, and opening files.
-# 4. No: they wait for the one that doesn't, in the all-reduce. Leave that node out.
-# 5. 30 / 5 = 6 on 8 GPUs: 75%. The figures contradict each other: at the published 5,800 images/s an epoch takes 3.7
-#    minutes (102% of eight times one GPU), at ten epochs in 30 minutes 3, and in the table 5.
+# 4. No. In the all-reduce, they wait for the one that doesn't. Leave that node out.
+# 5. The speedup is 30 / 5 = 6 on 8 GPUs, an efficiency of 75%. The figures contradict each other. At the published
+#    5,800 images/s, an epoch takes 3.7 minutes (102% of eight times one GPU). According to the ten epochs it takes 3
+#    minutes, and according to the first figures 5.
 #
 # </div>
 
 # %% [markdown] tags=["instructor"]
 # <div class="alert alert-block alert-warning" style="color: black">
 #
-# **For the instructor.** The case. Set `CASE` for all in the cell after the imports: 2 is the storage's wire, 1 and 3
-# node 3's wire, 4 node 2's, 7 slow node 1, 5 no fault. Left at None, neighbours have different cases, and can talk. The
-# model answer's plan costs at most 9 of 10 node-hours. Let pairs write theirs on paper first.
+# **For the instructor.** To give everyone the same case, set `CASE` in the cell after the imports to 1 or 3 (node 3's
+# wire), 2 (the storage's wire), 4 (node 2's wire), 5 (no fault) or 7 (slow node 1). With None, neighbours have
+# different cases, and can talk. The model answer's plan costs at most 9 of 10 node-hours. Let pairs write their plan on
+# paper first.
 #
-# **Timing** Be at section 5 by minute 30: the job of section 2 needs about two minutes in the background, and section 4
-# waits for what remains of them. Anyone late skips exercise 1.
+# **Timing** Be at section 5 by minute 30. The job of section 2 needs about two minutes in the background, and section 4
+# waits for it. Anyone who is late should skip exercise 1.
 #
-# **Other machines** The processors of the case are emulated, so its figures hardly depend on the machine; on fewer than
-# 8 cores, "too few CPUs" is not drawn. Without user namespaces (Ubuntu 24.04 restricts them), the case uses recorded
-# runs, in which the sick node is always 2 (its wire) or 3 (slow): for a mixed room, choose 2, 4 or 5. Without Slurm,
-# commands show recorded answers, and the job runs twice on ranks, stopped in the middle. On a real cluster the lab
-# submits there: `work` must be on a shared file system, and section 4 waits for the queue.
+# **Other machines** The case emulates its processors, so its figures hardly depend on the machine. On fewer than 8
+# cores, "too few CPUs" is not drawn. Without user namespaces (Ubuntu 24.04 restricts them), the case uses recorded
+# runs, in which the sick node is always 2 (its wire) or 3 (slow), so choose 2, 4 or 5 for a mixed room. Without Slurm,
+# commands show recorded output, and the job runs on ranks, stopped and restarted in the middle. On a real cluster, the
+# lab submits there, so `work` must be on a shared file system, and section 4 waits for the queue.
 #
 # </div>
 
 # %% [markdown]
 # ## Remember
 #
-# - A job that saves on SIGTERM, exits with a status of its own and requeues itself outlives any limit. Test it once.
-# - Ask each run for the share of the missing time that it recovers. A small gain explains nothing.
+# - A job that saves on SIGTERM, exits with its own status and requeues itself outlives any limit. Test it once.
+# - Ask what share of the missing time each run recovers. A small gain explains nothing.
 # - The run without the suspect convicts it. A run that makes everything easier convicts no one.
 
 # %%
@@ -964,7 +970,7 @@ if slurm:
     record("08-slurm", {}, QUICK, lines=terminal.lines)
 
 # %% [markdown]
-# Published: [Bede's guide](https://bede-documentation.readthedocs.io), its ResNet-50 benchmark of 2020, and [its
-# hardware](https://n8cir.org.uk/bede/bede-hardware/).
+# Published figures are from [Bede's guide](https://bede-documentation.readthedocs.io), its ResNet-50 benchmark of 2020,
+# and [its hardware](https://n8cir.org.uk/bede/bede-hardware/).
 #
 # **Next:** [lab 09](09_kmeans_daal4py.ipynb) leaves neural networks and distributes a clustering.
