@@ -271,12 +271,6 @@ def test_settings_of_the_c_library_that_hide_instruction_sets_are_cleared(enviro
     assert kernels.settle_environment(hides) == ["GLIBC_TUNABLES"]
 
 
-def test_a_rank_keeps_the_variables_that_connect_it(environment):
-    """In `mpirun -n 2 ./lab bench`, the variable names an open socket."""
-    for descriptor, passed in ((0, True), (987, False)):
-        assert ("PMI_RANK" in environment(PMI_FD=str(descriptor), PMI_RANK="1")[0]) == passed
-
-
 @pytest.mark.parametrize(
     ("words", "groups"),
     [
