@@ -112,6 +112,14 @@ def test_links_lead_somewhere(path):
             assert not anchor or file.suffix != ".md" or anchor in anchors(file), link
 
 
+def test_code_names_documents_that_exist():
+    """In messages and comments, say."""
+    patterns = ("lab", "labkit*/**/*.py", "env/*", "env/*/*", "tests/**/*.py", ".github/*/*")
+    for file in (file for pattern in patterns for file in paths.ROOT.glob(pattern) if file.is_file()):
+        for name in re.findall(r"(?<![\w./-])docs/[a-z/-]+\.(?:md|patch|png)", file.read_text(errors="ignore")):
+            assert (paths.ROOT / name).exists(), (file, name)
+
+
 def test_work_arounds_name_their_issues_and_locked_versions():
     text = (paths.ROOT / "docs/contribute/upstream.md").read_text()
     rows = [
