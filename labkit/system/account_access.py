@@ -9,8 +9,8 @@ from pathlib import Path
 from labkit.system.paths import ROOT, shown
 
 NOBODY = 65534  # the uid and gid of an account that owns nothing
-REMEDY = (
-    "install the kit and Python where every account can read them: copy the kit to /opt, and run there "
+REMEDY = (  # as in docs/deploy/install.md, "One kit for many accounts"
+    "put the kit into /opt/labs, and run there as root `UV_PYTHON=/usr/bin/python3 ./lab setup`, or for uv's Python "
     "`UV_PYTHON_PREFERENCE=only-managed UV_PYTHON_INSTALL_DIR=/opt/python ./lab setup`"
 )
 TIME_LIMIT_S = 60.0
