@@ -22,9 +22,8 @@ MARKER = re.compile(r"(?:[-*+]|\d+[.)])\s+")
 NESTED = re.compile(r"\n\s*(?=(?:[-*+]|\d+[.)])\s)")
 SENTENCE_END = re.compile(r"(?<=[.?!])(?<!\b[A-Z]\.)(?:\*\*)?\s+(?=[*_(\[\"“]*[A-Z`$])")
 SHORT = 140  # characters
-ACCESSIBLE = re.compile(
-    r"^\s*acc(Title|Descr)\s*(?::\s*(.+)$|\{([^}]*)\})", re.M
-)  # title and description of a Mermaid diagram
+# The title and description of a Mermaid diagram.
+ACCESSIBLE = re.compile(r"^\s*acc(Title|Descr)\s*(?::\s*(.+)$|\{([^}]*)\})", re.M)
 
 
 class Block(NamedTuple):
@@ -86,12 +85,12 @@ def blocks(text: str) -> list[Block]:
 def in_short(block: Block) -> str:
     """Return the gist of a paragraph or list item: its first sentence, and more as long as that is short.
 
-    It doesn't end in a question whose answer follows.
+    It doesn't end in a question or a bold label, whose text follows.
     """
     marker = match[0] if block.kind == "list_item" and (match := MARKER.match(block.text)) else ""
     text = NESTED.split(block.text.removeprefix(marker))[0]
     ends = [end.end() for end in SENTENCE_END.finditer(text) if _is_closed(text[: end.end()])]
-    points = [point for end in ends if not (point := text[:end].rstrip()).endswith("?")] + [text]
+    points = [point for end in ends if not (point := text[:end].rstrip()).endswith(("?", "**"))] + [text]
     short = [point for point in points if len(plain(point)) <= SHORT]
     return marker + (short or points[:1])[-1]
 

@@ -206,7 +206,8 @@ def _slide_text(block: Block, is_exercise: bool) -> str:
     """Return the part of a Markdown block to show on a slide: the gist of prose, and all of an exercise."""
     match block.kind:
         case "paragraph" | "list_item":
-            return block.text if is_exercise else prose.in_short(block)
+            text = block.text if is_exercise else prose.in_short(block)
+            return "" if "next cell" in text else text  # a slide shows no cells
         case "table" | "fence" | "math_block":
             return block.text
         case _:  # the instructor's notes, HTML

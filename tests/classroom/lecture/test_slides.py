@@ -229,6 +229,7 @@ def test_a_missing_notebook_is_reported_with_its_remedy(lab):
         (f"{'Long ' * 30}first. Second.", f"{'Long ' * 30}first."),
         ("First. Second. " + "Long " * 40, "First. Second."),
         ("Short of time? Leave it out, " + "because " * 20, "Short of time? Leave it out, " + "because " * 20),
+        (f"**Why?** {'Long ' * 30}answer. Next.", f"**Why?** {'Long ' * 30}answer."),
         (f"{'Long ' * 30}(see Goyal et al. And others). Next.", f"{'Long ' * 30}(see Goyal et al. And others)."),
         (f"{'Long ' * 30}`a. B` it. Next.", f"{'Long ' * 30}`a. B` it."),
         (f"{'Long ' * 30}by F. Baruffa. Next.", f"{'Long ' * 30}by F. Baruffa."),
