@@ -81,10 +81,7 @@ c.SimpleLocalProcessSpawner.home_dir_template = f"{hub.files}/{{username}}"
 c.SystemdSpawner.mem_limit = hub.memory or None
 c.SystemdSpawner.user_workingdir = f"{hub.files}/{{USERNAME}}"
 c.SystemdSpawner.disable_user_sudo = c.SystemdSpawner.isolate_tmp = c.SystemdSpawner.isolate_devices = True
-c.SystemdSpawner.readwrite_paths = [
-    f'"{hub.files}/{{USERNAME}}"',
-    f"{hub.runtime}/{{USERNAME}}",
-]  # " for blanks
+c.SystemdSpawner.readwrite_paths = [f'"{hub.files}/{{USERNAME}}"', f"{hub.runtime}/{{USERNAME}}"]  # " for blanks
 c.SystemdSpawner.unit_extra_properties = {
     "TasksMax": str(MAX_TASKS),
     "LimitNPROC": str(MAX_TASKS),

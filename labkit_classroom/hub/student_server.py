@@ -21,14 +21,16 @@ def main() -> None:
     os.umask(0o077)
     folder = Path(os.environ["LAB_FOLDER"])
     try:
-        Path(os.environ["JUPYTER_RUNTIME_DIR"]).mkdir(mode=0o700, parents=True, exist_ok=True)
+        runtime = Path(os.environ["JUPYTER_RUNTIME_DIR"])
+        runtime.mkdir(mode=0o700, parents=True, exist_ok=True)
         labs = os.environ.get(LABS_VARIABLE)  # not set by the examples in env/hub
         working_copies.update(folder, labs.split(",") if labs else None)
         if os.environ.get("LAB_SEAT") == CHECK_SEAT:
             from labkit_classroom.hub import verify
 
             (folder / verify.FILE).write_text(json.dumps(verify.probe(folder)), encoding="utf-8")
-        os.environ.update(kernels.JUPYTER_VARIABLES, SHELL="/bin/bash", JUPYTER_PREFER_ENV_PATH="1")
+        kernels.settle_environment(os.environ)  # in a Slurm job, say, the user's own variables may be set
+        os.environ.update(kernels.JUPYTER_VARIABLES, SHELL="/bin/bash", JUPYTER_RUNTIME_DIR=str(runtime))
         os.chdir(folder)
     except (LabError, OSError) as error:  # such as a full disk
         raise SystemExit(f"lab: {error}") from error
