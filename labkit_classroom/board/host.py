@@ -147,7 +147,7 @@ def status() -> tuple[Opened, dict[str, Any]]:
         view = seat.ask("GET", running, "/view/instructor").content
         return Opened(running["address"], view["code"], running["token"]), view
     except (OSError, ValueError, KeyError, TypeError, LabError) as error:
-        raise LabError("no board is running here: ./lab room open starts one, with all the room's data.") from error
+        raise LabError("no board is running here: ./lab room open opens a room, or resumes an open one.") from error
 
 
 def running_room() -> Opened | None:

@@ -150,7 +150,7 @@ class TestStatus:
         if end in content:
             host.FOLDER.mkdir()
             (host.FOLDER / host.RUNNING).write_text(content[end])
-        error = "lab: no board is running here: ./lab room open starts one, with all the room's data.\n"
+        error = "lab: no board is running here: ./lab room open opens a room, or resumes an open one.\n"
         assert run(capsys, "room", "status") == (2, "", error)
         assert host.running_room() is None
 
