@@ -22,9 +22,9 @@ from labkit_classroom.lecture import routes
 
 AT_THE_ROOT = [paths.ROOT / name for name in ("README.md", *site.AT_THE_ROOT)]
 PAGES = sorted((paths.ROOT / "docs").glob("*/*.md"))
-GUIDES = [path for path in [*AT_THE_ROOT, *PAGES] if path.name != "CHANGELOG.md"]
 OTHERS = [path for folder in ("data", "env", "env/*", "docs/*/*") for path in paths.ROOT.glob(f"{folder}/*.md")]
 ALL = list(dict.fromkeys([*AT_THE_ROOT, *PAGES, *OTHERS]))
+GUIDES = [path for path in ALL if path.name != "CHANGELOG.md"]
 README, INSTALL, PLAN = (paths.ROOT / name for name in ("README.md", "docs/deploy/install.md", "docs/teach/plan.md"))
 FENCED = re.compile(r"^( *)```.*?^\1```", re.M | re.S)
 # In a code block, a line up to a comment, the next command or a redirection; in prose, the whole code span.
@@ -159,7 +159,7 @@ def test_documents_stay_short():
     assert sum(len(re.findall(r"\S*\w\S*", path.read_text())) for path in read) <= 15_000
 
 
-@pytest.mark.parametrize("path", [path for path in ALL if path.name != "CHANGELOG.md"], ids=paths.shown)
+@pytest.mark.parametrize("path", GUIDES, ids=paths.shown)
 def test_prose_is_wrapped_at_100_columns(path):
     """Tables, headings, and text without a space to break at, such as a link, may be longer."""
     prose = FENCED.sub("", path.read_text()).splitlines()
