@@ -1,6 +1,5 @@
 """Benchmark configurations, and their comparison: they run alternately, each in its own processes."""
 
-import json
 import math
 import platform
 import sys
@@ -204,7 +203,8 @@ def run_once(configuration: Configuration, *flags: object) -> dict[str, Any]:
         )
         if done.failure:
             raise LabError("\n  ".join([f"{done.failure}. Its last lines:", *done.lines[-TAIL_LINES:]]))
-        return json.loads(out.read_text(encoding="utf-8"))
+        result: dict[str, Any] = files.read_json(out)
+        return result
 
 
 def table(comparison: Comparison) -> Table:

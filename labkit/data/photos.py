@@ -5,7 +5,7 @@ import warnings
 from pathlib import Path
 
 import numpy as np
-from PIL import ExifTags, Image
+from PIL import ExifTags, Image, UnidentifiedImageError
 
 from labkit.system import files
 from labkit.system.errors import LabError
@@ -60,7 +60,7 @@ def load_photo(path: str | Path | None = None, pixels: int | None = None) -> np.
         raise LabError(
             f"{path} has more than {MAX_PIXELS // 10**6} million pixels: make a smaller copy of it."
         ) from error
-    except Image.UnidentifiedImageError as error:
+    except UnidentifiedImageError as error:
         raise LabError(f"{path} is not a picture in a supported format: save it as JPEG or PNG.") from error
     except Exception as error:  # of any type: Pillow's decoders raise what a damaged file makes their code raise
         if isinstance(error, OSError) and error.errno:

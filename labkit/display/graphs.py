@@ -182,7 +182,7 @@ def compare(before: Any, after: Any, title: str) -> Figure:
 def _shown_name(node: Any) -> str:
     fed = _FED.fullmatch(node.name) if node.op == "_Arg" else None
     if fed is None:
-        return node.name
+        return str(node.name)
     return fed[1] if fed[2] == "0" else f"{fed[1]}:{fed[2]}"
 
 

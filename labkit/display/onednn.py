@@ -112,7 +112,7 @@ def convolution_size(problem: str) -> dict[str, int]:
     return {name: int(value) for name, value in re.findall(r"([a-z]+)(\d+)", problem)}
 
 
-def graph_that_ran(function: Callable, *args: Any) -> tuple[list, list]:
+def graph_that_ran(function: Callable[..., object], *args: Any) -> tuple[list[Any], list[Any]]:
     """Run a function as a `tf.function`, and return its nodes as written and as executed.
 
     Returns
@@ -136,7 +136,7 @@ def graph_that_ran(function: Callable, *args: Any) -> tuple[list, list]:
     return _operations(largest.pre_optimization_graph.node), _operations(executed)
 
 
-def _operations(nodes: Iterable) -> list:
+def _operations(nodes: Iterable[Any]) -> list[Any]:
     return [node for node in nodes if node.op not in ("_Arg", "_Retval", "NoOp")]
 
 

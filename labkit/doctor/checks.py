@@ -163,7 +163,7 @@ class Report:
         """Whether every lab can run."""
         return all(verdict.status != "fail" for verdict in self.verdicts)
 
-    def as_dict(self) -> dict:
+    def as_dict(self) -> dict[str, Any]:
         """Return the report as a dictionary for JSON, with stable keys."""
         return {
             "ok": self.ok,

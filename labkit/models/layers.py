@@ -5,7 +5,7 @@ Keras 3 computes batch norm in eight operations, for which oneDNN has no kernels
 
 import functools
 import math
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
@@ -34,19 +34,16 @@ class Pass:
         self.network, self.training, self.dtype = network, training, dtype
         self._layer = 0
 
-    def conv(self, x, filters, kernel, stride=1, bias=False):
+    def conv(self, x: tf.Tensor, filters: int, kernel: int, stride: int = 1, bias: bool = False) -> tf.Tensor:
         """Return a convolution with a square kernel."""
-        w = self._kernel((kernel, kernel, x.shape[-1], filters))
-        y = tf.nn.conv2d(x, w, stride, "SAME")
+        y = tf.nn.conv2d(x, self._kernel((kernel, kernel, x.shape[-1], filters)), stride, "SAME")
         return self._add_bias(y) if bias else y
 
-    def dense(self, x, units):
+    def dense(self, x: tf.Tensor, units: int) -> tf.Tensor:
         """Return a dense layer with bias, without activation."""
-        w = self._kernel((x.shape[1], units))
-        y = tf.matmul(x, w)
-        return self._add_bias(y)
+        return self._add_bias(tf.matmul(x, self._kernel((x.shape[1], units))))
 
-    def batch_norm(self, x):
+    def batch_norm(self, x: tf.Tensor) -> tf.Tensor:
         """Return batch norm; in training, update its moving averages."""
         network, shape = self.network, (x.shape[-1],)
         scale, offset = (
@@ -72,37 +69,36 @@ class Pass:
             variance.assign(new_variance)
         return y
 
-    def conv_norm(self, x, filters, kernel, stride=1, activation: Literal["relu"] | None = "relu"):
-        """Return convolution, batch norm, and a ReLU unless `activation` is None."""
+    def conv_norm(self, x: tf.Tensor, filters: int, kernel: int, stride: int = 1, relu: bool = True) -> tf.Tensor:
+        """Return a convolution, its batch norm, and a ReLU unless `relu` is false."""
         y = self.batch_norm(self.conv(x, filters, kernel, stride))
-        return y if activation is None else self.relu(y)
+        return self.relu(y) if relu else y
 
-    def relu(self, x):
+    def relu(self, x: tf.Tensor) -> tf.Tensor:
         """Return max(x, 0)."""
         return tf.nn.relu(x)
 
-    def max_pool(self, x, size, stride):
+    def max_pool(self, x: tf.Tensor, size: int, stride: int) -> tf.Tensor:
         """Return the maximum over windows of size × size."""
         return tf.nn.max_pool2d(x, size, stride, "SAME")
 
-    def average(self, x):
+    def average(self, x: tf.Tensor) -> tf.Tensor:
         """Return the mean over all positions: (n, channels)."""
         return tf.reduce_mean(x, [1, 2])
 
-    def flatten(self, x):
+    def flatten(self, x: tf.Tensor) -> tf.Tensor:
         """Return each image's values as a vector: (n, values)."""
         return tf.reshape(x, (-1, math.prod(x.shape[1:])))
 
-    def _kernel(self, shape):
+    def _kernel(self, shape: tuple[int, ...]) -> tf.Tensor:
         """Return weights, initialised for ReLU (He et al. 2015, arXiv 1502.01852)."""
         self._layer += 1
         spread = math.sqrt(2 / math.prod(shape[:-1]))
-        seed = (SEED, self._layer)
         w = self.network.variable(
-            f"{self._layer}/weights", lambda: spread * tf.random.stateless_truncated_normal(shape, seed)
+            f"{self._layer}/weights", lambda: spread * tf.random.stateless_truncated_normal(shape, (SEED, self._layer))
         )
         return tf.cast(w, self.dtype)
 
-    def _add_bias(self, y):
+    def _add_bias(self, y: tf.Tensor) -> tf.Tensor:
         bias = self.network.variable(f"{self._layer}/bias", lambda: tf.zeros(y.shape[-1]))
         return tf.nn.bias_add(y, tf.cast(bias, self.dtype))

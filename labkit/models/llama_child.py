@@ -11,7 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 import xllamacpp
 
 
-def start(folder, path, threads, context, at_once, numa, repack, proposed):
+def start(
+    folder: str, path: str, threads: int, context: int, at_once: int, numa: bool, repack: bool, proposed: int
+) -> xllamacpp.Server:
     """Return llama.cpp's server, which listens on a socket in a private folder (a name in .sock), not on a port."""
     params = xllamacpp.CommonParams()
     params.model.path, params.n_ctx, params.n_parallel = path, context * at_once, at_once
@@ -30,11 +32,11 @@ def start(folder, path, threads, context, at_once, numa, repack, proposed):
     return xllamacpp.Server(params)
 
 
-def answer(server, tokens, count, cached, place):
+def answer(server: xllamacpp.Server, tokens: list[int], count: int, cached: bool, place: int) -> dict[str, object]:
     """Return the timings of a request, in which the likeliest token is always chosen, and the text."""
     fixed = {"temperature": 0, "samplers": ["temperature"], "ignore_eos": True, "id_slot": place}
     result = server.handle_completions({"prompt": tokens, "max_tokens": count, "cache_prompt": cached, **fixed})
-    return result["timings"] | {"text": result["choices"][0]["text"]}
+    return {**result["timings"], "text": result["choices"][0]["text"]}
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ def conv_norm(inputs: int, filters: int, kernel: int, stride: int = 1) -> nn.Seq
     return nn.Sequential(convolution, nn.BatchNorm2d(filters))
 
 
-class Bottleneck(nn.Module):
+class Bottleneck(nn.Module):  # type: ignore[misc]  # PyTorch is not in this environment
     """A residual block: 1×1, 3×3 and 1×1 convolutions, and a shortcut around them."""
 
     def __init__(self, inputs: int, filters: int, stride: int):

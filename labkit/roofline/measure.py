@@ -228,7 +228,8 @@ def _measure(isa: tuple[str, ...], quick: bool) -> dict[str, Any]:
         last = f": {ended.lines[-1]}" if ended.lines else ""
         failure = ended.failure or "it printed no figures"
         raise LabError(f"cannot measure the machine's limits ({failure}{last}). To find out why: ./lab doctor")
-    return json.loads(results[-1])
+    figures: dict[str, Any] = json.loads(results[-1])
+    return figures
 
 
 def render(limits: Limits, console: Console) -> None:

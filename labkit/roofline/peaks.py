@@ -79,7 +79,8 @@ def fastest_instructions(isa: Sequence[str]) -> dict[str, dict[str, Any]]:
     command = [sys.executable, "-m", instructions.__name__, *isa]
     try:
         done = subprocess.run(command, capture_output=True, timeout=INSTRUCTIONS_LIMIT_S)
-        return json.loads(done.stdout)
+        figures: dict[str, dict[str, Any]] = json.loads(done.stdout)
+        return figures
     except (subprocess.TimeoutExpired, ValueError):
         return {}
 
@@ -174,7 +175,7 @@ def openvino_matmuls(dtype: str, machine: Machine) -> MakeMatmul | None:
     return make_matmul
 
 
-def chain(n: int, quantised: bool):
+def chain(n: int, quantised: bool) -> Any:
     """Return an OpenVINO model of `CHAIN_LENGTH` matmuls, (2n, n) by (n, n), in 8 bits if quantised.
 
     In a chain, converting the first input and the last output costs little.
@@ -184,7 +185,7 @@ def chain(n: int, quantised: bool):
 
     weights = np.random.default_rng(0).integers(-127, 128, (n, n), np.int8)
 
-    def in_8_bits(x, highest: float):
+    def in_8_bits(x: Any, highest: float) -> Any:
         low, high = (op.constant(np.float32(value)) for value in (0, highest))
         return op.fake_quantize(x, low, high, low, high, 256)
 
@@ -215,7 +216,7 @@ def bandwidth(machine: Machine, each_bytes: int | None = None) -> dict[str, list
         arrays = [np.full(elements, value) for value in (1.0, 2.0, 0.0)]
         return {name: functools.partial(passes, run, arrays) for name, (_, run) in STREAMS.items()}
 
-    def passes(run: Callable, arrays: list[np.ndarray]) -> None:
+    def passes(run: Callable[..., object], arrays: list[np.ndarray]) -> None:
         for _ in range(PASSES):
             run(*arrays)
 

@@ -30,8 +30,8 @@ class Team:
 
     def seconds(self, name: str) -> float:
         """Run `name` on all cores at the same time; return the seconds from the first start to the last end."""
-        starts, ends = zip(*self._on_each(lambda place: _span(self._runs[place][name])), strict=True)
-        return max(ends) - min(starts)
+        spans: list[tuple[float, float]] = self._on_each(lambda place: _span(self._runs[place][name]))
+        return max(end for _, end in spans) - min(start for start, _ in spans)
 
     def _on_each(self, work: Callable[[int], Any]) -> list[Any]:
         def pinned(place: int) -> Any:

@@ -7,16 +7,15 @@ import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from jinja2.utils import markupsafe
 from latex2mathml.converter import convert
 from markdown_it import MarkdownIt
 from markdown_it.renderer import RendererHTML
 from markdown_it.token import Token
 from markdown_it.utils import EnvType, OptionsDict
+from markupsafe import Markup
 from mdit_py_plugins.dollarmath import dollarmath_plugin
 from mermaid_render import mermaid_to_svg
 
-Markup = markupsafe.Markup
 IMAGE = re.compile(r"!\[[^\]]*\]\([^)]*\)|<img[^>]*>")  # separate files, which a page does not include
 MARKER = re.compile(r"(?:[-*+]|\d+[.)])\s+")
 NESTED = re.compile(r"\n\s*(?=(?:[-*+]|\d+[.)])\s)")

@@ -14,13 +14,14 @@ from datetime import datetime
 from pathlib import Path
 
 import jinja2
+from markupsafe import Markup
 
 from labkit.exercises import catalogue
 from labkit.exercises.catalogue import LabInfo, Section
 from labkit_author.notebooks import Cells
 from labkit_classroom.lecture import guide, labs, prose
 from labkit_classroom.lecture.agenda import Day, Entry
-from labkit_classroom.lecture.prose import Block, Markup
+from labkit_classroom.lecture.prose import Block
 from labkit_classroom.lecture.routes import WELCOME
 
 TEMPLATE = Path(__file__).with_suffix(".html")
