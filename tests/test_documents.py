@@ -114,7 +114,7 @@ def test_links_lead_somewhere(path):
 
 def test_code_names_documents_that_exist():
     """In messages and comments, say."""
-    patterns = ("lab", "labkit*/**/*.py", "env/*", "env/*/*", "tests/**/*.py", ".github/*/*")
+    patterns = ("lab", "labkit*/**/*.py", "env/*", "env/*/*", "tests/**/*.py", ".github/**/*")
     for file in (file for pattern in patterns for file in paths.ROOT.glob(pattern) if file.is_file()):
         for name in re.findall(r"(?<![\w./-])docs/[a-z/-]+\.(?:md|patch|png)", file.read_text(errors="ignore")):
             assert (paths.ROOT / name).exists(), (file, name)
@@ -140,6 +140,8 @@ def test_package_and_citation_begin_as_the_readme_does():
     citation = yaml.safe_load((paths.ROOT / "CITATION.cff").read_text())
     assert package["description"] == citation["abstract"] == first
     assert package["version"] == citation["version"]
+    assert package["authors"] == citation["authors"]
+    assert f"git clone {package['urls']['Repository']} " in README.read_text()
 
 
 def test_the_site_has_every_document():
