@@ -24,13 +24,13 @@ command = functools.partial(app.command, rich_help_panel="Working on the kit")
 def run_tests(
     context: typer.Context,
     fast: Annotated[
-        bool, typer.Option("--fast", help="only the tests without TensorFlow: a minute on an idle machine")
+        bool, typer.Option("--fast", help="Run only the tests without TensorFlow: a minute on an idle machine.")
     ] = False,
     everything: Annotated[
-        bool, typer.Option("--all", help="also slow tests that rarely fail: half an hour on an idle machine")
+        bool, typer.Option("--all", help="Add slow tests that rarely fail: half an hour on an idle machine.")
     ] = False,
-    lab: Annotated[str | None, typer.Option(help="all tests of this lab, such as 07")] = None,
-    exercise: Annotated[int | None, typer.Option(min=1, help="only this exercise of the lab: a few seconds")] = None,
+    lab: Annotated[str | None, typer.Option(help="Run all tests of this lab, such as 07.")] = None,
+    exercise: Annotated[int | None, typer.Option(min=1, help="Run only this exercise of the lab, in seconds.")] = None,
 ) -> None:
     """Test the kit on this machine: code, exercises, every lab. About 9 minutes on two cores.
 
@@ -47,7 +47,7 @@ def run_tests(
 
 @command(epilog="Example: `./lab style`")
 def style() -> None:
-    """Check formatting, types, imports, declared packages, shell scripts and encodings. Exit code 1 on a problem."""
+    """Check formatting, types, imports, declared packages, shell scripts and encodings. Exit code 1 if one fails."""
     from labkit_author import style
 
     _refuse(style.problems())
@@ -82,16 +82,16 @@ def _refuse(problems: list[str]) -> None:
 def build_notebooks(
     labs: SomeLabs = None,
     execute: Annotated[
-        bool, typer.Option("--execute", help="run the solution notebooks and store their outputs: all labs or none")
+        bool, typer.Option("--execute", help="Run the solution notebooks and store their outputs: all labs or none.")
     ] = False,
     record: Annotated[
-        bool, typer.Option("--record", help="run the solution notebooks and store what they record in data/recorded")
+        bool, typer.Option("--record", help="Run the solution notebooks and store what they record in data/recorded.")
     ] = False,
 ) -> None:
-    """Build the student and solution notebooks from their sources, if `lab lint` finds no problems there.
+    """Build the student and solution notebooks from their sources, unless `lab lint` finds problems.
 
-    It writes `notebooks/NN_topic.ipynb` and `solutions/NN_topic.ipynb`; `solutions/labs.json`, the catalogue for
-    checks, guide and board; the counts and minutes in the README. Only files that changed are written. Stored outputs
+    It writes `notebooks/NN_topic.ipynb`, `solutions/NN_topic.ipynb`, the catalogue for checks, guide and board in
+    `solutions/labs.json`, and the counts and minutes in the README. Only files that changed are written. Stored outputs
     stay until a code cell is changed or removed; new cells have none. Exit code 1 if lint finds a problem.
 
     With `--execute`, all labs run in one session of about an hour, and are stored together or not at all, with the
@@ -128,7 +128,7 @@ def build_notebooks(
 @command(epilog="Example: `./lab site --out public`")
 def site(
     out: Annotated[
-        Path, typer.Option(help="output folder; replaces an earlier site", show_default="site", resolve_path=True)
+        Path, typer.Option(help="Output folder; it replaces an earlier site.", show_default="site", resolve_path=True)
     ] = paths.ROOT / "site",
 ) -> None:
     """Build the website: front page, every lab with its stored outputs, glossary, guides, search.
@@ -146,15 +146,15 @@ def site(
 
 @app.command(rich_help_panel="Teaching", epilog="Example: `./lab pack --out /media/stick/labs`")
 def pack(
-    out: Annotated[Path, typer.Option(help="output folder, on a USB stick or for the room's web server")],
+    out: Annotated[Path, typer.Option(help="The output folder, on a USB stick or for the room's web server.")],
     python: Annotated[
-        bool, typer.Option(help="include Python; otherwise each laptop needs this kit's Python version")
+        bool, typer.Option(help="Include Python. Otherwise, each laptop needs this kit's version.")
     ] = True,
 ) -> None:
     """Pack everything laptops need to set up offline: the kit, Python, all packages, compiled Horovod, MNIST.
 
-    The pack is about 1.1 GB. It takes a few minutes and 6 GB, as the kit is set up once more. If interrupted, run the
-    same command again to resume. Students use the pack with the two commands in its README.txt.
+    The pack is about 1.1 GB. Making it takes a few minutes and 6 GB, as the kit is set up once more. If interrupted,
+    run the same command again to resume. Students use the pack with the two commands in its README.txt.
     """
     from labkit_author import pack
 

@@ -15,13 +15,6 @@ from labkit.system.errors import LabError
 WEIGHT_DECAY = 4e-5
 LEARNING_RATE = 0.01
 
-CONFIG = (
-    "compare alternately, by comma-separated names: eigen (oneDNN off), onednn (what pip installs), torch (PyTorch), "
-    "each with any of these suffixes, in this order: "
-    "-compile (torch), -threads (one per core, one operation at a time), -intel (torch, on Intel's OpenMP instead of "
-    "GNU's), -sleep (torch, waiting threads) and -bf16"
-)
-
 
 @dataclass(frozen=True)
 class BenchConfig:
@@ -33,22 +26,22 @@ class BenchConfig:
         If fields contradict each other.
     """
 
-    framework: Annotated[Literal["tensorflow", "pytorch"], Flag("PyTorch needs ./lab setup --torch")] = "tensorflow"
-    model: Annotated[str, Flag("the network", choices=tuple(MODELS))] = "resnet50"
-    batch_size: Annotated[int, Flag("images per step", min=1)] = 16
-    num_batches: Annotated[int, Flag("timed steps", min=1)] = 30
-    num_warmup_batches: Annotated[int, Flag("warm-up steps", min=1)] = 3
+    framework: Annotated[Literal["tensorflow", "pytorch"], Flag("PyTorch needs ./lab setup --torch.")] = "tensorflow"
+    model: Annotated[str, Flag("The network.", choices=tuple(MODELS))] = "resnet50"
+    batch_size: Annotated[int, Flag("Images per step.", min=1)] = 16
+    num_batches: Annotated[int, Flag("Timed steps.", min=1)] = 30
+    num_warmup_batches: Annotated[int, Flag("Warm-up steps.", min=1)] = 3
 
-    data_format: Annotated[Literal["NHWC", "NCHW"], Flag("layout of the images; NCHW is for PyTorch")] = "NHWC"
-    use_fp16: Annotated[bool, Flag("16-bit activations: bfloat16 on a CPU. Weights stay in float32")] = False
-    xla_compile: Annotated[bool, Flag("compile the step with XLA")] = False
-    torch_compile: Annotated[bool, Flag("compile the PyTorch network, over a minute the first time")] = False
-    num_intra_threads: Annotated[int, Flag("0: TensorFlow's choice", min=0)] = 0
-    num_inter_threads: Annotated[int, Flag("0: TensorFlow's choice", min=0)] = 0
+    data_format: Annotated[Literal["NHWC", "NCHW"], Flag("Layout of the images; NCHW is for PyTorch.")] = "NHWC"
+    use_fp16: Annotated[bool, Flag("Use bfloat16 activations. Weights stay in float32.")] = False
+    xla_compile: Annotated[bool, Flag("Compile the step with XLA.")] = False
+    torch_compile: Annotated[bool, Flag("Compile the PyTorch network: over a minute the first time.")] = False
+    num_intra_threads: Annotated[int, Flag("Threads per operation; 0 is the framework's default.", min=0)] = 0
+    num_inter_threads: Annotated[int, Flag("Operations at a time; 0 is the framework's default.", min=0)] = 0
 
-    json: Annotated[Path | None, Flag("file for step times, machine and settings, or for a comparison")] = None
-    config: Annotated[str, Flag(CONFIG)] = ""
-    rounds: Annotated[int, Flag("runs of each configuration", min=1)] = 6
+    json: Annotated[Path | None, Flag("Write step times, machine and settings, or a comparison, to this file.")] = None
+    config: Annotated[str, Flag("Compare these configurations alternately: their names, separated by commas.")] = ""
+    rounds: Annotated[int, Flag("Runs of each configuration.", min=1)] = 6
 
     def __post_init__(self) -> None:
         """Check fields that depend on others."""

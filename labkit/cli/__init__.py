@@ -26,16 +26,14 @@ def _show_version(requested: bool) -> None:
 
 
 class _Commands(TyperGroup):
-    """All commands; `--help` lists only those for students, `--help-all` lists them all."""
+    """All commands; `--help` lists only those for students, `--help-all` lists every command."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help for the commands to list; completion knows them all."""
         commands = self.commands
-        if not ctx.meta.get(SHOW_ALL):
-            panels = {name: getattr(command, "rich_help_panel", None) for name, command in commands.items()}
-            self.commands = {
-                name: commands[name] for shown in (LABS, SOMETIMES) for name in panels if panels[name] == shown
-            }
+        panels = {name: getattr(command, "rich_help_panel", None) for name, command in commands.items()}
+        shown = dict.fromkeys([LABS, SOMETIMES, *(panels.values() if ctx.meta.get(SHOW_ALL) else ())])
+        self.commands = {name: commands[name] for panel in shown for name in panels if panels[name] == panel}
         try:
             super().format_help(ctx, formatter)
         finally:
@@ -51,10 +49,10 @@ def _show_all_help(ctx: typer.Context, requested: bool) -> None:
 
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="print the kit's version and exit")
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the kit's version and exit.")
     ] = False,
     help_all: Annotated[
-        bool, typer.Option("--help-all", callback=_show_all_help, is_eager=True, help="list all commands and exit")
+        bool, typer.Option("--help-all", callback=_show_all_help, is_eager=True, help="List all commands and exit.")
     ] = False,
 ) -> None: ...
 

@@ -16,10 +16,10 @@ def _exports(variables: Mapping[str, str]) -> list[str]:
 
 @app.command("up", epilog='Example: `./lab cluster up --nodes 2 --network "1 Gbit/s"`')
 def up(
-    nodes: Annotated[int, typer.Option(help="number of nodes, each with an equal share of the cores")] = 2,
+    nodes: Annotated[int, typer.Option(help="Number of nodes, each with an equal share of the cores.")] = 2,
     network: Annotated[
         str | None,
-        typer.Option(help="connect the nodes with wires of this rate, such as '1 Gbit/s'", show_default="none"),
+        typer.Option(help="Connect the nodes with wires of this rate, such as '1 Gbit/s'.", show_default="none"),
     ] = None,
 ) -> None:
     """Start a Slurm cluster for you alone, with shares of this machine as nodes. It runs until `./lab cluster down`."""

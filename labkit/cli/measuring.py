@@ -17,7 +17,12 @@ app = typer.Typer()
 command = functools.partial(app.command, rich_help_panel="Measuring")
 
 
-@command(epilog="Example: `./lab bench --model=resnet50 --config eigen,onednn,onednn-threads-bf16,torch-threads-bf16`")
+@command(
+    epilog="Example: `./lab bench --model=resnet50 --config eigen,onednn,onednn-threads-bf16,torch-threads-bf16`. "
+    "A configuration is `eigen` (TensorFlow without oneDNN), `onednn` (TensorFlow as pip installs it) or `torch` "
+    "(PyTorch), with any of these suffixes in this order: `-compile` (torch), `-threads` (one per core, one operation "
+    "at a time), `-intel` (torch, with Intel's OpenMP), `-sleep` (torch; waiting threads sleep) and `-bf16`."
+)
 @flags.takes(BenchConfig)
 def bench(config: BenchConfig) -> None:
     """Measure the images per second that a network trains on, on these cores.
@@ -44,9 +49,9 @@ def bench(config: BenchConfig) -> None:
 @command(epilog="Example: `./lab roofline --again`")
 def roofline(
     again: Annotated[
-        bool, typer.Option("--again", help="measure again; by default each machine is measured once")
+        bool, typer.Option("--again", help="Measure again. By default, each machine is measured once.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="print the results as JSON, for programs")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON, for programs.")] = False,
 ) -> None:
     """Measure this machine's limits: matmuls in 32, 16 and 8 bits, and memory bandwidth.
 
@@ -64,7 +69,7 @@ def roofline(
 def tune(
     config: TuneConfig,
     argv: Annotated[
-        list[str] | None, typer.Argument(metavar="-- COMMAND", help="the command to tune", show_default="lab bench")
+        list[str] | None, typer.Argument(metavar="-- COMMAND", help="The command to tune.", show_default="lab bench")
     ] = None,
 ) -> None:
     """Find the fastest settings for a command: threads, memory, or anything else in a knobs file.
@@ -90,16 +95,16 @@ def tune(
 )
 def run_on_testbed(
     context: typer.Context,
-    nodes: Annotated[int, typer.Option(help="number of nodes, each with an equal share of the cores")] = 2,
-    rate: Annotated[str, typer.Option(help="rate of each wire, such as '100 Mbit/s'")] = "1 Gbit/s",
-    racks: Annotated[int, typer.Option(help="number of racks, each with a switch, to spread the nodes over")] = 1,
+    nodes: Annotated[int, typer.Option(help="Number of nodes, each with an equal share of the cores.")] = 2,
+    rate: Annotated[str, typer.Option(help="Rate of each wire, such as '100 Mbit/s'.")] = "1 Gbit/s",
+    racks: Annotated[int, typer.Option(help="Number of racks to spread the nodes over, each with a switch.")] = 1,
     uplink: Annotated[
-        str | None, typer.Option(help="rate of the wire from each rack's switch to the core switch")
+        str | None, typer.Option(help="Rate of the wire from each rack's switch to the core switch.")
     ] = None,
     wire: Annotated[
-        list[str] | None, typer.Option(help="another rate of one node's wire, such as '3=50 Mbit/s'; may be repeated")
+        list[str] | None, typer.Option(help="Another rate for one node's wire, such as '3=50 Mbit/s'. Repeatable.")
     ] = None,
-    queue: Annotated[int | None, typer.Option(help="bytes that may wait at a switch for a node's wire")] = None,
+    queue: Annotated[int | None, typer.Option(help="Bytes that a switch can queue for a node's wire.")] = None,
 ) -> None:
     """Run an MPI command on nodes joined by wires, all on this machine; `shell` opens a shell there.
 

@@ -22,15 +22,15 @@ StudentFolder = Annotated[
     typer.Option(
         "--folder",
         envvar="LAB_FOLDER",
-        help="your own folder",
+        help="Your own folder.",
         default_factory=paths.student_folder,
         show_default="my-labs, or the current folder if it contains the labs",
         resolve_path=True,
         callback=_private,
     ),
 ]
-LabNumber = Annotated[str, typer.Argument(help="lab number, such as 07")]
+LabNumber = Annotated[str, typer.Argument(help="The lab's number, such as 07.")]
 SomeLabs = Annotated[
     list[str] | None,
-    typer.Argument(help="lab numbers, such as 07", show_default="all"),
+    typer.Argument(help="The labs' numbers, such as 07.", show_default="all"),
 ]

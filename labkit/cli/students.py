@@ -21,22 +21,21 @@ LOG = ".jupyterlab.log"  # in the student's folder
 @app.command(rich_help_panel=SOMETIMES, epilog="Example: `./lab setup` or `./lab setup --from /media/stick/labs`")
 def setup(
     source: Annotated[
-        str | None, typer.Option("--from", help="install offline from this folder, written by `./lab pack`")
+        str | None, typer.Option("--from", help="Install offline from this folder, written by `./lab pack`.")
     ] = None,
     classroom: Annotated[
-        bool, typer.Option("--classroom", help="add the packages for teaching: guide, board, hub")
+        bool, typer.Option("--classroom", help="Add the packages for teaching: guide, board and hub.")
     ] = False,
-    author: Annotated[bool, typer.Option("--author", help="add the packages for writing and testing labs")] = False,
+    author: Annotated[bool, typer.Option("--author", help="Add the packages for writing and testing labs.")] = False,
     torch: Annotated[
-        bool, typer.Option("--torch", help="add PyTorch for CPUs, for labs 03, 07, 08 and 11: 1 GB, half a minute")
+        bool, typer.Option("--torch", help="Add PyTorch for labs 03, 07, 08 and 11 (1 GB, half a minute).")
     ] = False,
 ) -> None:
     """Create or repair the environment. Other commands do this when needed.
 
-    It goes into `.venv`: 3 GB, about two minutes, over the network. The log is `.lab/setup.log`. After an interruption,
-    the same command resumes. Packages for teaching and for writing labs are added by the first command that needs them;
-    add them here before a day without a network. PyTorch is added only with `--torch`, in a
-    separate folder.
+    It goes into `.venv`, takes 3 GB, and needs a network and about two minutes. The log is `.lab/setup.log`. After an
+    interruption, the same command resumes. The first command that needs the packages for teaching or for writing labs
+    adds them; add them here before a day without a network. Only `--torch` adds PyTorch, in a separate folder.
     """
     from labkit.cli.setup import install_torch
 
@@ -50,9 +49,9 @@ def setup(
 @command(epilog="Example: `./lab start 07 --no-browser --port 8899`")
 def start(
     folder: StudentFolder,
-    lab: Annotated[str, typer.Argument(help="the lab to open, such as 07")] = "00",
-    browser: Annotated[bool, typer.Option(help="open a browser window")] = True,
-    port: Annotated[int, typer.Option(help="first port to try", min=1, max=65535)] = 8888,
+    lab: Annotated[str, typer.Argument(help="The lab to open, such as 07.")] = "00",
+    browser: Annotated[bool, typer.Option(help="Open a browser window.")] = True,
+    port: Annotated[int, typer.Option(help="The first port to try.", min=1, max=65535)] = 8888,
 ) -> None:
     """Open the labs in JupyterLab, on this machine only and with a token.
 
@@ -112,10 +111,10 @@ def kernel(
     folder: StudentFolder,
     prefix: Annotated[
         Path | None,
-        typer.Option(exists=True, file_okay=False, help="register in this server environment, for all its users"),
+        typer.Option(exists=True, file_okay=False, help="Register in this server environment, for all its users."),
     ] = None,
 ) -> None:
-    """Register the labs' kernel for an existing JupyterHub, Open OnDemand or VS Code, and make your copies.
+    """Register the labs' kernel with your JupyterHub, Open OnDemand or VS Code, and make your copies.
 
     There, the notebooks in your folder open with the kernel *CPU labs*: this kit's Python, programs and settings, as
     under `./lab start`. If the kernel was registered with --prefix, each user runs this command without it to get
@@ -165,11 +164,11 @@ def _report_copies(folder: Path) -> None:
 
 @command(epilog="Example: `./lab doctor --json > machine.json`")
 def doctor(
-    as_json: Annotated[bool, typer.Option("--json", help="print all results as JSON, for programs")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print all results as JSON, for programs.")] = False,
 ) -> None:
-    """Check whether this machine can run each lab, and how to fix what is missing.
+    """Check whether this machine can run each lab, and show how to fix what is missing.
 
-    Prints a table, or with --json all details. Exit code 1 if a lab can't run.
+    It prints a table, or all details with --json. Exit code 1 if a lab can't run.
     """
     from labkit.doctor import checks, view
 
@@ -201,22 +200,22 @@ def reset(
 @command(epilog="Example: `./lab report --out my-report.html`")
 def report(
     folder: StudentFolder,
-    out: Annotated[Path, typer.Option(help="the HTML file to write")] = Path("lab-report.html"),
+    out: Annotated[Path, typer.Option(help="The HTML file to write.")] = Path("lab-report.html"),
     results: Annotated[
-        Path | None, typer.Option("--from", help="folder with the labs' results", show_default="my-labs/work")
+        Path | None, typer.Option("--from", help="The folder with the labs' results.", show_default="my-labs/work")
     ] = None,
     as_json: Annotated[
         Path | None,
-        typer.Option("--json", help="write this machine's results to this file instead, as JSON"),
+        typer.Option("--json", help="Write this machine's results to this file instead, as JSON."),
     ] = None,
 ) -> None:
     """Create a one-page report to take home: your machine, measurements, plots and passed exercises.
 
-    It marks figures that other work disturbed. If you are in a room, the table of guesses also shows the room's
-    results, as median and range, from five machines on. The page is readable on a phone and prints on A4.
+    It marks figures that other work disturbed. If you are in a room with at least five machines, the table of guesses
+    also shows the room's results, as median and range. The page is readable on a phone and prints on A4.
 
     With --json, it writes the closing tables and the machine's limits to a file, for comparison with other machines.
-    All labs in it must have run in full on an idle machine.
+    Each of these labs must have run in full on an idle machine.
     """
     from labkit.exercises import classroom_link
     from labkit.report import machine, page

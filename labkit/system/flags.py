@@ -56,7 +56,7 @@ def _option(name: str, annotation: Any) -> Any:
     choices = [choice for literal in kinds if get_origin(literal) is Literal for choice in get_args(literal)]
     option = typer.Option(
         f"--{name}",
-        help=f"{flag.help} ({', '.join(choices)})" if choices else flag.help,
+        help=f"{flag.help} One of: {', '.join(choices)}." if choices else flag.help,
         min=flag.min,
         metavar=next((METAVARS[known] for known in kinds if known in METAVARS), "NAME"),
         show_default=not switch,

@@ -17,18 +17,18 @@ app = typer.Typer(help="A room's board, for instructors: progress, raised hands,
 @app.command("open", epilog="Example: `./lab room open --route day --start 9:00`")
 def room_open(
     address: Annotated[
-        str | None, typer.Option(help="the address to listen on", show_default="this machine's address")
+        str | None, typer.Option(help="The address to listen on.", show_default="this machine's address")
     ] = None,
-    port: Annotated[int, typer.Option(help="the port to listen on", min=1, max=65535)] = 8500,
+    port: Annotated[int, typer.Option(help="The port to listen on.", min=1, max=65535)] = 8500,
     route: RouteName = None,
     labs: Labs = None,
     start: Start = "9:00",
     hours: Hours = 7.0,
-    cert: Annotated[Path | None, typer.Option(help="a certificate, for https")] = None,
-    key: Annotated[Path | None, typer.Option(help="and its key")] = None,
+    cert: Annotated[Path | None, typer.Option(help="A certificate, for https.")] = None,
+    key: Annotated[Path | None, typer.Option(help="The certificate's key.")] = None,
     people: Annotated[
         int | None,
-        typer.Option(help="number expected; until then, the wall shows how to join in large type", min=1),
+        typer.Option(help="Number expected. Until then, the wall shows how to join in large type.", min=1),
     ] = None,
 ) -> None:
     """Open the board and serve it until Ctrl-C. Reopening it resumes with all its data.
@@ -78,7 +78,7 @@ def room_status() -> None:
 
 @app.command("close", epilog="Example: `./lab room close --out room.json`")
 def room_close(
-    out: Annotated[Path, typer.Option(help="the file to write")] = Path("room.json"),
+    out: Annotated[Path, typer.Option(help="The file to write.")] = Path("room.json"),
 ) -> None:
     """Write counts, and results without seats, to a file, and delete everything else about the room.
 

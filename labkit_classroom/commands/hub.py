@@ -25,29 +25,29 @@ DEFAULT_GIB = 4
 
 @app.command("up", epilog="Example: `./lab hub up --students 40 --labs day`")
 def up(
-    students: Annotated[int, typer.Option(help="number of seats", min=1, max=MAX_STUDENTS)] = 40,
+    students: Annotated[int, typer.Option(help="Number of seats.", min=1, max=MAX_STUDENTS)] = 40,
     labs: Annotated[
-        str, typer.Option(help="the labs, or a route such as day; the first lab opens at login")
+        str, typer.Option(help="The labs, or a route such as day. The first lab opens at login.")
     ] = "00,02,07",
     address: Annotated[
-        str | None, typer.Option(help="HOST[:PORT] to listen on", show_default=f"this machine's, {DEFAULT_PORT}")
+        str | None, typer.Option(help="HOST[:PORT] to listen on.", show_default=f"this machine's, port {DEFAULT_PORT}")
     ] = None,
-    cert: Annotated[Path | None, typer.Option(help="a certificate, for https")] = None,
-    key: Annotated[Path | None, typer.Option(help="and its key")] = None,
+    cert: Annotated[Path | None, typer.Option(help="A certificate, for https.")] = None,
+    key: Annotated[Path | None, typer.Option(help="The certificate's key.")] = None,
     memory: Annotated[
         int | None,
-        typer.Option(help="GiB per student; 0 for no limit", min=0, show_default=f"{DEFAULT_GIB} where systemd runs"),
+        typer.Option(help="GiB per student; 0 for no limit.", min=0, show_default=f"{DEFAULT_GIB} where systemd runs"),
     ] = None,
     student_files: Annotated[
-        Path | None, typer.Option("--files", help="parent of the students' folders", show_default="students")
+        Path | None, typer.Option("--files", help="The parent of the students' folders.", show_default="students")
     ] = None,
 ) -> None:
     """Start the hub, verify the limits of students' servers, and open it. It runs until `./lab hub down`.
 
-    As root, each seat has a Unix account, and limits where systemd runs. Otherwise, all servers run under your account,
-    for a trial. Students can join a room that is open on this machine (`./lab room open`). After a crash, the same
-    command resumes with the servers that are still running. Codes and the log are in `.lab/hub/`; codes stay valid for
-    the next hub with the same files. Exit code 2 if a limit doesn't hold; the hub then stays closed.
+    If you are root, each seat has a Unix account, and limits where systemd runs. Otherwise, all servers run under your
+    account, for a trial. Students can join a room that is open on this machine (`./lab room open`). After a crash, the
+    same command resumes with the servers that are still running. Codes and the log are in `.lab/hub/`; codes stay valid
+    for the next hub with the same files. Exit code 2 if a limit doesn't hold; the hub then stays closed.
     """
     from labkit.system.machine import this_machine
     from labkit.system.terminal import progress

@@ -24,9 +24,9 @@ def agenda(
     labs: Labs = None,
     start: Start = "9:00",
     hours: Hours = 7.0,
-    people: Annotated[int | None, typer.Option(help="number of people sharing one server", min=1, max=10_000)] = None,
-    slots: Annotated[int, typer.Option(help="with --people: the server's measuring slots", min=1)] = 1,
-    out: Annotated[Path | None, typer.Option(help="write it to a file, in Markdown")] = None,
+    people: Annotated[int | None, typer.Option(help="Number of people sharing one server.", min=1, max=10_000)] = None,
+    slots: Annotated[int, typer.Option(help="With --people: the number of measuring slots on the server.", min=1)] = 1,
+    out: Annotated[Path | None, typer.Option(help="Write the timetable to this file, in Markdown.")] = None,
 ) -> None:
     """Print a route's timetable: clock times for every section, and breaks.
 
@@ -74,9 +74,9 @@ def guide(
     labs: Labs = None,
     start: Start = "9:00",
     hours: Hours = 7.0,
-    helpers: Annotated[bool, typer.Option("--helpers", help="only the page for helpers")] = False,
+    helpers: Annotated[bool, typer.Option("--helpers", help="Make only the page for helpers.")] = False,
     out: Annotated[
-        Path | None, typer.Option(help="the page to write", show_default="guide.html, or helpers.html")
+        Path | None, typer.Option(help="The page to write.", show_default="guide.html, or helpers.html")
     ] = None,
 ) -> None:
     """Make the instructor's guide: one page with timetable, what to say, answers, and common mistakes.
@@ -98,11 +98,11 @@ def guide(
 
 @command(epilog="Example: `./lab slides 07` or `./lab slides --route day --start 9:00`")
 def slides(
-    labs: Annotated[list[str] | None, typer.Argument(help="the labs, such as 07")] = None,
+    labs: Annotated[list[str] | None, typer.Argument(help="The labs, such as 07.")] = None,
     route: RouteName = None,
-    start: Annotated[str | None, typer.Option(help="with --route: when a day begins; adds clock times")] = None,
+    start: Annotated[str | None, typer.Option(help="With --route: when a day begins. Adds clock times.")] = None,
     out: Annotated[
-        Path | None, typer.Option(help="the page to write", show_default="named after labs or route, as slides-07.html")
+        Path | None, typer.Option(help="The page to write.", show_default="slides-07.html, for example")
     ] = None,
 ) -> None:
     """Make slides for labs: one page with key points, questions, pictures, exercises and speaker notes.
@@ -144,7 +144,7 @@ def _write(out: Path, text: str) -> None:
 @app.command(rich_help_panel=SOMETIMES, epilog="Example: `./lab catchup 07 --to 4`")
 def catchup(
     lab: LabNumber,
-    to: Annotated[int, typer.Option(help="the exercise to continue with", min=1)],
+    to: Annotated[int, typer.Option(help="The first exercise to leave unsolved.", min=1)],
     folder: StudentFolder,
 ) -> None:
     """Replace your copy of a lab with one solved up to an exercise; your own copy is kept.
@@ -164,22 +164,22 @@ def catchup(
     print(f"In JupyterLab: reload the file from disk, then run all cells above exercise {to}.")
 
 
-@command("class", epilog="Example: `./lab class --zip --name ada`, and with all zips: `./lab class collected/`")
+@command("class", epilog="Example: `./lab class --zip --name ada` (a student), then `./lab class collected/` (you)")
 def show_class(
     folder: StudentFolder,
     collected_in: Annotated[
         Path | None,
-        typer.Argument(metavar="[FOLDER]", help="the folder with the students' zips or folders", show_default=False),
+        typer.Argument(metavar="[FOLDER]", help="The folder with the students' zips or folders.", show_default=False),
     ] = None,
     as_zip: Annotated[
-        bool, typer.Option("--zip", help="for students: pack your results into one file to hand in")
+        bool, typer.Option("--zip", help="For students: pack your results into one file to hand in.")
     ] = False,
     name: Annotated[
         str | None,
-        typer.Option(help="with --zip: your name", envvar="LAB_SEAT", show_default="your account's name"),
+        typer.Option(help="With --zip: your name.", envvar="LAB_SEAT", show_default="your account's name"),
     ] = None,
 ) -> None:
-    """Show a class's progress, and which machines can run which labs, from collected files: no server, no network.
+    """Show a class's progress, and which machines can run which labs, from collected files, without a server.
 
     With --zip, a student packs `work/results-NN.json` and the output of `./lab doctor --json` into `NAME-results.zip`
     in their folder. The instructor puts all zips into one folder. Each zip or folder is a student; so is the first part

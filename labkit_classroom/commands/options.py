@@ -15,12 +15,12 @@ RouteName = Annotated[
     str | None,
     typer.Option(
         "--route",
-        help="the route: half, day, two-days, language-models or pytorch-first",
+        help="The route: half, day, two-days, language-models or pytorch-first.",
     ),
 ]
-Labs = Annotated[str | None, typer.Option(help="or labs (core sections only), such as 00,02,07")]
-Start = Annotated[str, typer.Option(help="when a day begins")]
-Hours = Annotated[float, typer.Option(help="with --labs: length of the day, including breaks", min=0.5, max=24)]
+Labs = Annotated[str | None, typer.Option(help="Labs to include instead of a route, core sections only: 00,02,07.")]
+Start = Annotated[str, typer.Option(help="When a day begins.")]
+Hours = Annotated[float, typer.Option(help="With --labs: the length of the day, including breaks.", min=0.5, max=24)]
 
 
 def chosen_route(name: str | None, labs: str | None, hours: float = 7.0) -> "Route":

@@ -15,18 +15,18 @@ command = functools.partial(app.command, rich_help_panel=LABS)
 
 @command(epilog="Example: `./lab join http://192.168.1.5:8500 K7Q2M9 --seat B4`")
 def join(
-    address: Annotated[str, typer.Argument(help="the board's address", envvar="LAB_ROOM")],
-    code: Annotated[str, typer.Argument(help="the room's code", envvar="LAB_ROOM_CODE")],
+    address: Annotated[str, typer.Argument(help="The board's address.", envvar="LAB_ROOM")],
+    code: Annotated[str, typer.Argument(help="The room's code.", envvar="LAB_ROOM_CODE")],
     folder: StudentFolder,
     seat: Annotated[
-        str, typer.Option(help="your name for the instructor", envvar="LAB_SEAT", show_default="a number")
+        str, typer.Option(help="Your name for the instructor.", envvar="LAB_SEAT", show_default="a number")
     ] = "",
-    check: Annotated[bool, typer.Option("--check", help="also send the doctor's verdict on this machine")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Send the doctor's verdict on this machine, too.")] = False,
     ca: Annotated[
-        Path | None, typer.Option(help="the certificate of a board that uses https", exists=True, dir_okay=False)
+        Path | None, typer.Option(help="The certificate of a board that uses https.", exists=True, dir_okay=False)
     ] = None,
 ) -> None:
-    """Join a room: your verdicts, guesses and results, and the lab you are in, are sent to its board.
+    """Join a room, and send your verdicts, guesses and results, and the lab you are in, to its board.
 
     Everything that is sent is printed. The board knows which seat measured a result, but shows results without seats,
     and only for five machines or more.

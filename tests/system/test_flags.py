@@ -10,11 +10,11 @@ from labkit.system.arguments import Flag
 
 @dataclass(frozen=True)
 class Config:
-    count: Annotated[int, Flag("how many", min=1)] = 2
-    share: Annotated[float, Flag("of all", min=0)] = 0.5
-    kind: Annotated[Literal["a", "b"], Flag("the kind")] = "a"
-    colour: Annotated[str, Flag("the colour", choices=("red", "blue"))] = "red"
-    fast: Annotated[bool, Flag("as fast as can be")] = False
+    count: Annotated[int, Flag("How many.", min=1)] = 2
+    share: Annotated[float, Flag("Of all.", min=0)] = 0.5
+    kind: Annotated[Literal["a", "b"], Flag("The kind.")] = "a"
+    colour: Annotated[str, Flag("The colour.", choices=("red", "blue"))] = "red"
+    fast: Annotated[bool, Flag("As fast as can be.")] = False
 
 
 def parse(*args):
@@ -55,4 +55,4 @@ def test_help_lists_flags_and_choices(capsys, monkeypatch):
         parse("--help")
     text = " ".join(capsys.readouterr().out.split())
     assert not ended.value.code
-    assert "--colour NAME the colour (red, blue)" in text
+    assert "--colour NAME The colour. One of: red, blue." in text
