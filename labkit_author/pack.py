@@ -114,7 +114,7 @@ def _contents(kit: Path) -> list[str]:
 def _check_space(folder: Path, needed: int) -> None:
     free = shutil.disk_usage(folder).free
     if free < needed:
-        raise LabError(f"{folder} has {free / 1e9:.1f} GB free, but {needed / 1e9:.0f} GB are needed.")
+        raise LabError(f"{folder} has {free / 1e9:.1f} GB free, but needs {needed / 1e9:.0f} GB: free some space.")
 
 
 def _run(*command: str) -> tuple[str, ...]:

@@ -48,7 +48,7 @@ REFUSED = [
     (OSError(errno.EIO, "Input/output error", "/data/x"), "/data/x: Input/output error. Check that path"),
     (NotADirectoryError(errno.ENOTDIR, "Not a directory", "/x/\udcff\x1b[2J"), "/x/��[2J: Not a directory. Check"),
     (MemoryError(), "out of memory"),
-    (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"), "a text file is not valid text"),
+    (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"), "a text file is not valid UTF-8"),
     (RuntimeError("Could not determine home directory."), "you have no home directory: set the variable HOME"),
     (sqlite3.OperationalError("database or disk is full"), "cannot use a database: database or disk is full."),
     (errors.LabError("x" * 5000), "xxx … xxx"),

@@ -96,7 +96,7 @@ REFUSED = [  # command line, part of its message
     ("kernel --prefix none", "does not exist"),
     ("reset 77", "there is no lab '77'"),
     ("report --from empty", "there are no results in"),
-    ("report --folder mine --json m.json", "not complete runs on an idle machine. lab 02: no closing table yet"),
+    ("report --folder mine --json m.json", "can't export: lab 02: no closing table yet."),
     ("data fetch", "LAB_DATA"),
     ("join http://127.0.0.1:9 CODE", "does not answer"),
     ("hand --up", "No such option"),

@@ -515,7 +515,7 @@ def test_packages_match_the_cpu(cpu, wheels, checkout):
     [
         ("uname", "Darwin arm64", "this is Darwin arm64, but the labs need Linux on x86-64 or Arm64"),
         ("uname", "Linux riscv64", "this is Linux riscv64, but"),
-        ("df", "x\n/dev/sda 9 9 1048576 9% /", "only 1 GB free, set-up needs"),
+        ("df", "x\n/dev/sda 9 9 1048576 9% /", "only 1 GB free, but set-up needs"),
     ],
 )
 def test_an_unsuitable_machine_is_reported_in_one_line(checkout, program, output, message):
@@ -562,5 +562,5 @@ def test_if_pytorch_is_unavailable_an_old_installation_is_kept(checkout):
     old.mkdir(parents=True)
     checkout.touch("fails-torch")
     completed = install_torch(checkout)
-    assert "UV_FIND_LINKS=FOLDER ./lab setup --torch resumes" in completed.stderr
+    assert "UV_FIND_LINKS=FOLDER ./lab setup --torch) resumes" in completed.stderr
     assert old.exists()

@@ -13,7 +13,7 @@ from labkit.system.errors import LabError
 VARIABLE = "LAB_TRACEBACK"  # if set, errors keep their traceback
 # Errors with a remedy even when the file is unknown.
 WITHOUT_FILE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EMFILE, errno.EAGAIN, errno.ENOMEM}
-CHECK_PATH = "check that path (ls -ld), or name another"
+CHECK_PATH = "check that path (ls -ld), or use another"
 _NO_HOME = "home directory"  # from the RuntimeError that Path.expanduser() raises without HOME
 
 
@@ -25,15 +25,15 @@ def in_one_line(error: Exception) -> str:
         case typer.TyperException():
             return flags.usage(error)
         case UnicodeDecodeError():
-            return f"a text file is not valid text ({error}); run the command with {VARIABLE}=1 to see which."
+            return f"a text file is not valid UTF-8 ({error}). {VARIABLE}=1 before the command shows which."
         case UnicodeError():
-            return f"a name is not usable ({error}): give a shorter one, in UTF-8 letters."
+            return f"a name can't be used ({error}): choose a shorter one, in UTF-8."
         case MemoryError():
             return "out of memory: close programs you don't need (free -h), or raise the limit (ulimit -v)."
         case OSError():
             return _describe_os_error(error)
         case RuntimeError() if _NO_HOME in str(error):
-            return "you have no home directory: set the variable HOME to a folder of yours."
+            return "you have no home directory: set the variable HOME to your own folder."
         case sqlite3.OperationalError():
             return f"cannot use a database: {error}. Check that its disk has space and that its folder is yours."
     return ""

@@ -187,8 +187,7 @@ def keep_mpi_here() -> None:
 def install_torch() -> None:
     """Install PyTorch for CPUs in `env/torch/packages`; if that fails, leave the folder unchanged.
 
-    It comes from the index that uv and pip are configured for, else from PyTorch's own. Raises LabError if neither has
-    it.
+    It comes from the index set for uv or pip or, failing that, from PyTorch's own. Raise LabError if neither has it.
     """
     part, packages, requirements = TORCH / ".packages.part", TORCH / "packages", TORCH / "requirements.txt"
     shutil.rmtree(part, ignore_errors=True)
@@ -199,7 +198,7 @@ def install_torch() -> None:
     variables = ("env", "PYTHONDONTWRITEBYTECODE=", f"PYTHONPATH={part}")
     trial = (*variables, sys.executable, "-c", "import torch.distributed.fsdp, torch._dynamo")
     script = f"{{ {_words(*command, *links)} || {_words(*command, *links, *index)}; }} && {_words(*trial)}"
-    os.environ["LAB_AGAIN"] = "with its wheel in a folder, UV_FIND_LINKS=FOLDER ./lab setup --torch"
+    os.environ["LAB_AGAIN"] = "./lab setup --torch (with its wheel in FOLDER: UV_FIND_LINKS=FOLDER ./lab setup --torch)"
     run(launch("PyTorch for CPUs, for labs 03, 07, 08 and 11: 1 GB", "setup-torch", script))
     shutil.copy(requirements, part)
     shutil.rmtree(packages, ignore_errors=True)

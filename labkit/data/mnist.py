@@ -64,7 +64,7 @@ def data_folder(folder: Path | None) -> Path:
     """
     folder = Path(folder or os.environ.get("LAB_DATA") or DATA).expanduser()
     if not folder.is_dir():
-        raise LabError(f"There is no data folder {folder}: create it, or set LAB_DATA to the folder with the data.")
+        raise LabError(f"there is no data folder {folder}: create it, or set LAB_DATA to the folder with the data.")
     return folder
 
 

@@ -113,7 +113,7 @@ class SickCluster:
             (self.healthy.value, 1), (self.today.value, len(TRAINERS)), (figure.value, self.nodes(str(run)))
         )
         if abs(seen - share) > TOLERANCE:
-            return f"{run!r} recovers another share of the missing time than {share:g}%: compute it with your function."
+            return f"{run!r} does not recover {share:g}% of the missing time: compute the share with your function."
         if cause != str(self.fault):
             return f"It isn't {cause}. Which run would recover most of the missing time if it were? Did it?"
         if self.fault.kind != NONE and run != self._cure():

@@ -62,7 +62,7 @@ def _stay_on_loopback() -> dict[str, str]:
     library = loopback.library()
     if library is None or " " in str(library) or os.pathsep in str(library):
         raise LabError(
-            "PyTorch's ranks would be open to other machines: keeping them on loopback needs g++, and a checkout whose "
-            "path has no space or colon."
+            "PyTorch's ranks did not start: without g++, or with a space or colon in the kit's path, other machines "
+            "could connect to them. Install g++, or move the kit."
         )
     return compiler.preload(str(library), os.environ)

@@ -34,16 +34,14 @@ def collect(folder: Path) -> dict[str, Any]:
     if not ran:
         raise LabError("there is no closing table yet: run a lab in full, including its optional sections.")
     if problems := [f"lab {number}: {problem}" for number in ran for problem in _problems(labs[number])]:
-        raise LabError(f"these are not complete runs on an idle machine. {'; '.join(problems)}.")
+        raise LabError(f"can't export: {'; '.join(problems)}. Run these labs in full on an idle machine.")
     tables = {number: labs[number]["table"] for number in ran}
     on = labs[next(iter(tables))]["on"]
     if other := [number for number in tables if labs[number]["on"] != on]:
-        raise LabError(
-            f"lab {', '.join(other)} ran on a different machine or with different software than the first: run again."
-        )
+        raise LabError(f"can't export: lab {', '.join(other)} ran on another machine or software. Run it again.")
     limits = measure.limits()
     if limits.others.busy:
-        raise LabError("the machine's limits were measured while other work used the cores: ./lab roofline --again")
+        raise LabError("can't export: the limits were measured during other work. Run ./lab roofline --again.")
     exported = {name: limits.as_dict()[name] for name in ("peaks", "instructions", "bandwidth")}
     version = tomllib.loads((paths.ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
     when = max(labs[number]["when"] for number in tables)[:10]

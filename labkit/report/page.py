@@ -87,7 +87,7 @@ def read_labs(folder: Path) -> list[dict[str, Any]]:
     if not labs:
         raise LabError(
             f"there are no results in {paths.shown(folder)} yet: run a lab, such as ./lab start 02, or name another "
-            "folder with --from, such as notebooks/work."
+            "folder with --from, such as my-labs/work."
         )
     return labs
 

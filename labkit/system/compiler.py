@@ -58,7 +58,7 @@ def run(arguments: Sequence[str | Path]) -> bytes:
     except OSError as error:
         raise LabError(f"cannot start the compiler {command()[0]}: {error.strerror}.") from error
     except subprocess.TimeoutExpired as error:
-        raise LabError(f"the compiler took over {COMPILE_TIMEOUT_S:.0f} s.") from error
+        raise LabError(f"the compiler took more than {COMPILE_TIMEOUT_S:.0f} s.") from error
     if done.returncode:
         lines = done.stderr.decode(errors="replace").splitlines()
         raise LabError("\n  ".join(["it does not compile:", *lines[:MAX_LINES]]))

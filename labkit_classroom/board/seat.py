@@ -43,7 +43,7 @@ def membership(folder: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise LabError(files.describe_error(error, f"cannot read {paths.shown(path)}", "name your folder")) from error
+        raise LabError(files.describe_error(error, f"cannot read {paths.shown(path)}", "use your --folder")) from error
     except ValueError:
         content = None
     if not protocol.fits(content, protocol.MEMBERSHIP):

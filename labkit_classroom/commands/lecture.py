@@ -186,7 +186,7 @@ def show_class(
     of a file's name, as in `ada-results-07.json`. Unreadable files are listed.
     """
     if as_zip == (collected_in is not None):
-        raise LabError("name the folder with all zips, or make your own zip: ./lab class --zip --name YOU")
+        raise LabError("students type ./lab class --zip --name NAME; you type ./lab class FOLDER, with all zips in it.")
     if collected_in:
         from labkit_classroom.lecture import collected
 

@@ -40,7 +40,7 @@ def partition(machine: Machine, people: int) -> Partition:
     nodes = [[core for core in rest if core[0] in node] for node in machine.numa]
     slots = [slot for node in nodes for slot in _chunks(node, size)] or _chunks(rest, size)
     if not slots:
-        raise LabError(f"{plural(total, 'core')} are too few for slots of {size}: at least {2 * size} are needed.")
+        raise LabError(f"slots of {plural(size, 'core')} need at least {2 * size} cores, but only {total} can be used.")
     chosen = tuple(tuple(sorted(cpu for core in slot for cpu in core)) for slot in slots[:people])
     measuring = {cpu for slot in chosen for cpu in slot}
     return Partition(tuple(cpu for cpu in machine.cpus if cpu not in measuring), chosen, size)

@@ -162,7 +162,7 @@ def test_a_folder_with_other_files_is_left_alone(stubbed, monkeypatch, capsys, t
 def test_too_little_space_is_reported_before_building(stubbed, monkeypatch, capsys, tmp_path):
     usage = shutil.disk_usage(tmp_path)._replace(free=1000)
     monkeypatch.setattr(pack.shutil, "disk_usage", lambda _: usage)
-    assert_one_line(make(monkeypatch, capsys, tmp_path / "pack"), "0.0 GB free, but 2 GB are needed")
+    assert_one_line(make(monkeypatch, capsys, tmp_path / "pack"), "0.0 GB free, but needs 2 GB")
     assert not pack.BUILD.exists()
 
 

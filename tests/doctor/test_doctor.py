@@ -191,7 +191,7 @@ CASES = [
     case("data", "ok", "mnist.npz, intact"),
     case("data", "warn", "no mnist.npz: the labs use built-in digits", MISSING.fix, data=(MISSING, OTHER)),
     case("data", "fail", "data/mnist.npz is damaged: 3 bytes instead", DAMAGED.fix, "ok fail", data=(OTHER, DAMAGED)),
-    case("data", "fail", "/nowhere", "LAB_DATA", "ok fail", data="There is no data folder /nowhere"),
+    case("data", "fail", "/nowhere", "LAB_DATA", "ok fail", data="there is no data folder /nowhere"),
 ]
 
 

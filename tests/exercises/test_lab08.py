@@ -78,7 +78,7 @@ def test_the_right_cause_with_its_run_and_share_is_accepted_and_no_other_cause(f
     for off in (-14, 0, 14):
         assert ": right." in verdict(case, capsys, str(fault), run, seen + off)
     assert str(fault) in case.reveal()
-    assert "recovers another share" in verdict(case, capsys, str(fault), run, seen + 16)
+    assert "does not recover" in verdict(case, capsys, str(fault), run, seen + 16)
     for other in {*FAULTS} - {str(fault)}:
         assert f"It isn't {other}" in verdict(case, capsys, other, run, seen)
     if fault.kind != NONE:

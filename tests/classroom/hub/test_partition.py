@@ -41,7 +41,7 @@ def test_a_slots_cores_are_in_one_numa_node():
 
 
 def test_too_few_cores_are_a_one_line_error():
-    with pytest.raises(LabError, match="2 are needed"):
+    with pytest.raises(LabError, match="at least 2 cores"):
         partition(machines.machine(1), 40)
 
 

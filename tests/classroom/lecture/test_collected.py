@@ -234,8 +234,8 @@ class TestHandedIn:
             (("--zip", "--name", ".ada"), "a name may contain letters"),
             (("--zip", "--name", "a\x1b[2J"), "a name may contain letters"),
             (("--zip", "--folder", "/nowhere"), "there are no results in /nowhere/work"),
-            ((), "name the folder with all zips"),
-            (("--zip", "collected"), "name the folder with all zips"),
+            ((), "students type ./lab class --zip"),
+            (("--zip", "collected"), "students type ./lab class --zip"),
         ],
     )
     def test_invalid_requests_give_a_one_line_error_without_calling_the_doctor(
