@@ -40,7 +40,7 @@ def run_tests(
     from labkit_author import testing
 
     os.chdir(paths.ROOT)
-    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # or each process spends seconds on compiling all tests again
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # otherwise, each process compiles all tests again
     arguments = testing.arguments(fast, everything, lab, exercise, context.args)
     raise SystemExit(subprocess.run([*testing.open_home(), sys.executable, "-m", "pytest", *arguments]).returncode)
 

@@ -56,8 +56,8 @@ def time_steps(config: BenchConfig, framework: str, version: str, step: Callable
 def openmp_library() -> str:
     """Return the file name of the OpenMP library that this process's threads use, such as "libgomp.so.1".
 
-    Several may be loaded: the one that the dynamic linker finds first counts, so a preloaded library. The name is empty
-    if there is none, or only those that packages such as scikit-learn load for themselves.
+    If several are loaded, threads use the one that the dynamic linker finds first, such as a preloaded one. The name is
+    empty if there is none, or only those that packages such as scikit-learn load for themselves.
     """
     function = getattr(ctypes.CDLL(None), "GOMP_parallel", None)  # compiled code calls it; Intel's OpenMP has it too
     if function is None:

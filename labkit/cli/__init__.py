@@ -104,7 +104,7 @@ def _flush() -> None:
     try:
         sys.stdout.flush()
     except BrokenPipeError:
-        sys.stdout = None  # or Python would flush again at exit
+        sys.stdout = None  # otherwise, Python would flush again at exit
     except OSError:
         sys.stdout = None
         raise

@@ -41,7 +41,7 @@ def setup(
 
     if torch:
         install_torch()
-    print("The environment is ready. Next: ./lab start")  # the script `lab` has created it, or this could not run
+    print("The environment is ready. Next: ./lab start")  # the script `lab` has created it
     if os.geteuid() == 0 and (reason := account_access.problem()):
         print(f"Other accounts (a hub's students, say) can't use it: {reason}. For them, {account_access.REMEDY}.")
 
@@ -90,7 +90,7 @@ def start(
         try:
             server = LabApp.initialize_server(argv=options)
         except SystemExit:
-            raise LabError(f"JupyterLab did not start; {paths.shown(log)} says why.") from None
+            raise LabError(f"JupyterLab did not start: see {paths.shown(log)}.") from None
         token = server.identity_provider.token
         if not token:
             raise LabError(

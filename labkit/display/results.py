@@ -247,7 +247,7 @@ def row(name: str, published: str, measured: Measured | str, limit: str) -> dict
     measured : Measured or str
         This machine's figure, or a text, such as a choice of settings.
     limit : str
-        The most that the machine could do, or what was predicted; may be an empty string.
+        The machine's limit, or a prediction; may be an empty string.
 
     Returns
     -------

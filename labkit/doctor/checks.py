@@ -74,7 +74,7 @@ _MISSING = re.compile(
     "No .* named|cannot import name|has not been built|cannot open shared|undefined symbol|too short|ELF|not in this "
     "environment"
 )
-# Remedies by what a failed probe says.
+# Remedies, by patterns in a failed probe's error.
 REMEDIES = {
     "SIGKILL": MORE_MEMORY,
     "SIGBUS": "give the container more shared memory: `docker run --shm-size 1g`, or a larger /dev/shm",
@@ -199,7 +199,7 @@ def _cores(facts: Facts, gain: float | None) -> Judgement:
     if unequal := machine.unequal_cores:
         limit += f"; {unequal} more, faster or slower (P and E cores), are unused, as comparing ranks needs equal cores"
     if gain is not None and gain < SEPARATE_CORES:
-        seen = f"{usable} usable{limit}; but two of them together reach only {gain:.1f}× one, so no speed-up reaches 2×"
+        seen = f"{usable} usable{limit}; but two are only {gain:.1f}× as fast as one, so no speed-up reaches 2×"
         return "warn", seen, ONE_CORE
     if usable > 1:
         return "ok", f"{usable} usable{limit}", ""

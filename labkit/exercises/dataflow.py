@@ -74,7 +74,7 @@ def nodes_of(fetch: Any) -> list[Any]:
     nodes, todo = dict[int, Any](), [fetch]
     while todo:
         node = todo.pop()
-        expect(hasattr(node, "inputs"), f"a node, with nodes as its inputs; there is {describe(node)}")
+        expect(hasattr(node, "inputs"), f"the graph to consist of nodes; it contains {describe(node)}")
         todo += [] if id(node) in nodes else node.inputs
         nodes[id(node)] = node
     return list(nodes.values())
@@ -86,7 +86,7 @@ def value_of_answer(fetch: Any, feed: dict[Node, Any]) -> Any:
 
     def value_of(node: Any) -> Any:
         if id(node) not in values:
-            expect(node.op != "input", "placeholders to stay the same objects, to be fed; there is another one", STAY)
+            expect(node.op != "input", "placeholders to stay the same objects; the graph contains another one", STAY)
             values[id(node)] = node.compute(*map(value_of, node.inputs))
         return values[id(node)]
 

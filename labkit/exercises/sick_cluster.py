@@ -31,7 +31,7 @@ TOLERANCE = 15  # percentage points
 
 
 class SickCluster:
-    """Three nodes that train, and a storage; something may be wrong with one of them.
+    """Three nodes that train and one for storage; one of them may have a fault.
 
     Parameters
     ----------
@@ -42,8 +42,8 @@ class SickCluster:
     budget : int
         The node-hours. A run costs one for each node that trains.
     share : callable
-        Takes speeds in images/s and numbers of nodes: of a healthy node, today's and a run's; returns the percentage
-        of the missing time that the run recovers.
+        Takes the speeds in images/s and the numbers of nodes of one healthy node, of today's cluster, and of a run;
+        returns the percentage of the missing time that the run recovers.
     case : int, optional
         The number that the fault is drawn from; by default, a random one.
     """
@@ -126,7 +126,7 @@ class SickCluster:
         return cures.get(self.fault.kind, f"without node {self.fault.node}")
 
     def reveal(self) -> str:
-        """Return the fault of the cluster, in words, once an answer was given."""
+        """Return the fault of the cluster in words, if there has been an answer."""
         return self._in_words() if self._answers else "Answer first, with cluster.answer; a wrong answer is enough."
 
     def _in_words(self) -> str:

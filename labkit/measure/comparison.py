@@ -37,7 +37,7 @@ class Speedup(Measured):
 def compare(a: Measured, b: Measured, less_is_faster: bool | None = None) -> Speedup:
     """Return the speed of `a` relative to that of `b`.
 
-    Figures of one `alternate` give a ratio in each round, of which lasting noise cancels: the result is the median of
+    Figures of one `alternate` give a ratio in each round, in which lasting noise cancels. The result is the median of
     these ratios with its interval. Other figures give the quotient of their values, from the smallest to the largest
     that their intervals allow. A note, such as "recorded", is kept.
 

@@ -102,9 +102,9 @@ def summarize(
 ) -> Measured:
     """Return the figure of some rounds: the median, and its interval.
 
-    The interval lies between two of the rounds, as many from either end, that contain the true median in at least 95%
-    of cases, whatever the distribution: with 6 to 8 rounds, it is their range; with 9, the smallest and the largest are
-    left out. With fewer than six rounds, there is none.
+    The interval is between two rounds, equally far from the smallest and the largest, and contains the true median in
+    at least 95% of cases, whatever the distribution. With 6 to 8 rounds, it is their range; with 9, the smallest and
+    the largest are left out. With fewer than six rounds, there is no interval.
 
     Parameters
     ----------

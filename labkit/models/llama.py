@@ -46,11 +46,11 @@ class Timing(NamedTuple):
     Attributes
     ----------
     read, read_s : float
-        The tokens of the prompt that it read, those in the cache left out, and the seconds.
+        The number of prompt tokens that it read, without cached ones, and the seconds.
     wrote, wrote_s : float
-        The tokens that it wrote after the first, which reading returns, and the seconds.
+        The number of tokens that it wrote after the first, which reading returns, and the seconds.
     proposed, accepted : int
-        The tokens that a draft proposed, and those that were accepted.
+        The number of tokens that a draft proposed, and of those that were accepted.
     text : str
         The text it wrote.
     """
@@ -80,7 +80,7 @@ class Engine:
     repack : bool
         Whether llama.cpp may copy weights into another order, for its faster kernels.
     proposed : int
-        With prompt lookup, the tokens that it proposes after the last three tokens' earlier occurrence; 0 without.
+        The number of tokens that prompt lookup proposes, which followed the last three before; 0 turns it off.
 
     Attributes
     ----------
@@ -141,11 +141,11 @@ class Engine:
         ]
 
     def first_token_s(self, tokens: Sequence[int], place: int = -1) -> float:
-        """Return the time to first token of a prompt of which nothing is cached, in s."""
+        """Return the time to first token, in s, of a prompt that is not cached."""
         return self.ask((tokens, 1, False), place=place)[0].read_s
 
     def token_s(self, tokens: Sequence[int], count: int, place: int = -1) -> float:
-        """Return the time per token, in s, of writing some after a prompt, which is read only if it isn't cached."""
+        """Return the time per written token, in s, after a prompt, which is read only if it isn't cached."""
         (timing,) = self.ask((tokens, count + 1, True), place=place)
         return timing.wrote_s / timing.wrote
 
@@ -232,7 +232,7 @@ def write_model(
     form : str
         The format of all matrices: Q4_0, Q8_0 or F16.
     layers, symbols : int
-        Other numbers of blocks and of symbols than the model's; 0 keeps its own.
+        The numbers of blocks and symbols, if they differ from the model's; 0 keeps the model's.
     text : sequence of int
         Different tokens, which this model writes one after the other: blocks add nothing, so that a token's embedding
         determines the next token. Its output matrix is not shared with the embedding.

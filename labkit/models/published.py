@@ -10,7 +10,7 @@ class PublishedModel:
     Attributes
     ----------
     layers, width, heads, kv_heads, head_size : int
-        The number of blocks; the numbers per token between them; the query heads, the KV heads, the numbers per head.
+        The number of blocks; the values per token between them; the query heads, the KV heads, the values per head.
     inner : int
         The width inside SwiGLU, of each expert in a mixture.
     symbols : int

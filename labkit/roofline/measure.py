@@ -140,14 +140,14 @@ class Limits:
 
 
 def limits(again: bool = False, quick: bool = False) -> Limits:
-    """Return this machine's limits: cached ones, or else measured now, in about 20 s.
+    """Return this machine's limits, from a cache or, if it has none, measured now in about 20 s.
 
     If they can't be cached, they are returned with a warning.
 
     Parameters
     ----------
     again : bool
-        Whether to measure in any case.
+        Whether to measure even if limits are cached.
     quick : bool
         Whether small matmuls will do if none are cached: the limits are too low, and cached separately.
 

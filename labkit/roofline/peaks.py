@@ -92,7 +92,7 @@ def peak(make_matmul: MakeMatmul, machine: Machine, sizes: Sequence[int] = SIZES
     """Return the runs of the fastest matmul of several sizes, in 1e9 operations/s, and its n.
 
     This measures a limit of the machine. Nothing makes a run faster than the limit, and many things make it slower, so
-    the fastest run is closest. To compare figures with each other, it would be wrong.
+    the fastest run is closest. For comparing two figures, this would be wrong.
 
     Parameters
     ----------

@@ -58,7 +58,7 @@ ANSWER_TIMEOUT_S = 5.0  # the limit for Slurm to answer a query
 LOG_LINES = 5  # the number of a daemon's last log lines that an error quotes
 
 PID_FILE = "supervisor.pid"  # a file in the folder, locked while the supervisor runs
-UP, STAY = "up\n", "stay\n"  # a supervisor's line when all is up, else it says why not; and the answer to it
+UP, STAY = "up\n", "stay\n"  # the supervisor's line once all is up (otherwise, the reason), and the answer to it
 STOP_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 SCRIPT_RUNNER = "slurmscriptd"  # a child of slurmctld
 PROGRAMS = {"munged", "slurmctld", "slurmd", "slurmstepd", "srun", SCRIPT_RUNNER}

@@ -11,7 +11,7 @@ PARTS = ("namespaces", "torch", "slurm", "compiler", "bf16", "engine", "daal4py"
 
 
 def simulated() -> list[str]:
-    """Return the parts that this machine is to lack.
+    """Return the parts that this machine should appear to lack.
 
     Raises
     ------

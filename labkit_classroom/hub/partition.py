@@ -29,8 +29,8 @@ class Partition(NamedTuple):
 def partition(machine: Machine, people: int) -> Partition:
     """Partition a machine's cores: a quarter for editing, but at least a slot's, and at most one slot per person.
 
-    A slot is whole cores, in one NUMA node if it has enough: 4 of 16 cores or more, the most ranks that the labs start
-    for speed; 2 of 4 or more; else 1. Raise LabError if there are too few cores.
+    A slot has whole cores, of one NUMA node if possible: 4 if the machine has at least 16, as the labs start at most
+    4 ranks for speed; 2 if it has at least 4; otherwise 1. Raise LabError if there are too few cores.
     """
     total = machine.usable_cores
     size = 4 if total >= 16 else 2 if total >= 4 else 1

@@ -140,7 +140,7 @@ CASES = [
     case("cores", "ok", "2 usable of 8: the CPU quota is 2.5", machine=machine(cores=8, quota=2.5)),
     case("cores", "ok", "4 usable; 8 CPUs are their hardware threads", machine=machine(cores=4, smt=2)),
     case("cores", "warn", "1 usable; 2 CPUs are their hardware threads", "-c 2", "warn warn", machine=ONE_CORE),
-    case("cores", "warn", "together reach only 1.0× one", "whole cores", "warn warn", cores=1.04),
+    case("cores", "warn", "two are only 1.0× as fast as one", "whole cores", "warn warn", cores=1.04),
     case("cores", "ok", "2 usable", cores=1.9),
     case("cores", "ok", "6 usable; 12 CPUs are their hardware threads, which share", machine=P_AND_E),
     case("cores", "ok", "of a core; 8 more, faster or slower (P and E cores), are unused", machine=P_AND_E),

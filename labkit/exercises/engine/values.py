@@ -47,7 +47,7 @@ def describe(value: Any) -> str:
     if inspect.isgenerator(value):
         return "a generator: return a value instead of yielding parts of it"
     if inspect.iscoroutine(value):
-        value.close()  # or Python warns that it was never awaited
+        value.close()  # otherwise, Python warns that it was never awaited
         return "a coroutine: write def instead of async def"
     if inspect.isroutine(value):
         return f"the function {value.__name__}: is a call missing its parentheses?"

@@ -20,7 +20,7 @@ RATE, INPUTS, CLASSES = 0.05, 20, 10
 
 
 class Network:
-    """A layer of NumPy that learns made-up digits: `start`, `step` and `weights` as in the lab's scripts."""
+    """A layer in NumPy that learns synthetic digits: `start`, `step` and `weights` as in the lab's scripts."""
 
     def __init__(self, digits: int) -> None:
         rng = np.random.default_rng(1)

@@ -74,7 +74,7 @@ class Layer:
 
 
 class Future:
-    """The result of a call that is made when somebody waits for it."""
+    """The result of a call that is made only when something waits for it."""
 
     def __init__(self, sender: "Sender", number: int):
         self._sender, self._number = sender, number
@@ -89,7 +89,7 @@ class Future:
 
 
 class Sender:
-    """A sender that is as slow as can be: it makes a call only when somebody waits for it or a later one."""
+    """The slowest possible sender: it makes a call only when something waits for it or a later one."""
 
     def __init__(self, notes: Notes, weights: np.ndarray):
         self.notes, self._weights, self._submitted = notes, weights, 0
