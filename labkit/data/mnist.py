@@ -55,7 +55,7 @@ def read_registry(registry: Path, entry: str = "mnist") -> File:
 
 
 def data_folder(folder: Path | None) -> Path:
-    """Return the data folder: `folder`, else that of the variable LAB_DATA, else the checkout's.
+    """Return the data folder: `folder`, the one that LAB_DATA names, or the checkout's, in this order.
 
     Raises
     ------

@@ -106,7 +106,7 @@ def _rgb(image: Image.Image) -> Image.Image:
 
 
 def _in_8_bits(image: Image.Image) -> Image.Image:
-    """Return greyscale of 16 or 32 bits in 8; what is not a number is black.
+    """Return greyscale of 16 or 32 bits in 8; NaN becomes black.
 
     With 32 bits, files don't say which number is white: it is the lowest full scale that no pixel exceeds.
     """

@@ -76,7 +76,7 @@ class SickCluster:
         return len(self.runs[run].split()[0])
 
     def run(self, name: str) -> Measured | None:
-        """Make a run, charge it, print its images/s and return them; refuse it where the budget doesn't suffice."""
+        """Make a run, charge it, print its images/s and return them; refuse it if the budget is too small."""
         if name not in self.runs:
             raise LabError(f"there is no run {name!r}: choose from {', '.join(map(repr, self.runs))}.")
         cost = self.nodes(name)

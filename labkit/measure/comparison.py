@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from labkit.measure.figures import Measured, decimals, summarize
 from labkit.system.errors import LabError
 
-TIMES = ("ns", "µs", "ms", "s", "min", "h")  # units of which less is faster
+TIMES = ("ns", "µs", "ms", "s", "min", "h")  # units in which less is faster
 MAX_SHARE = 103  # percent; beyond, the limit was measured too low
 NOT_VALID = "⚠ limit not valid"
 

@@ -165,7 +165,7 @@ def _plan(
 def _launch(
     planned: Plan, testbed: Testbed | None, mpirun: MpiRun, library: Path | None, timeout: float
 ) -> tuple[bool, load.Contention]:
-    """Run mpirun to its end, or to the end of its time; return whether it ended in time, and other work meanwhile."""
+    """Run mpirun until it ends or times out; return whether it ended in time, and other work meanwhile."""
     argv = [*(testbed.enter() if testbed else ()), *planned.hydra_argv]
     # Ranks in a Slurm job may be on any node.
     unknown = "the ranks run in a Slurm job" if planned.variables else ""

@@ -50,7 +50,7 @@ def warn(text: str) -> None:
 
 @contextlib.contextmanager
 def errors_to(log: Path) -> Iterator[None]:
-    """Redirect standard error, of programs started meanwhile too, to a new file that only its owner can read."""
+    """Redirect standard error, child processes included, to a new file that only its owner can read."""
     log.unlink(missing_ok=True)
     log.touch(mode=0o600, exist_ok=False)  # private before anything is written
     terminal = os.dup(2)

@@ -17,7 +17,7 @@ from labkit.testbed import Testbed, traffic
 # theory (4 and 8 nodes, 100 Mbit/s; two racks), 42 to 53% of the cores were in use; with 22 to 66% above theory
 # (4 and 8 nodes, 1 Gbit/s) 64 and 66%; with 84 to 91% above theory (4 nodes, 5 Gbit/s) 67% (docs/deploy/wires.md).
 MAX_USED = 0.6
-SAMPLE_S, MIN_USE_S = 0.1, 0.5  # between checks for traffic on the wires; shorter use is that of starting ranks
+SAMPLE_S, MIN_USE_S = 0.1, 0.5  # between checks for traffic on the wires; starting ranks use them for less
 IN_USE_BYTES = 6_000  # sent by all nodes, times their number squared: starting ranks and their imports need less
 
 

@@ -176,7 +176,7 @@ def _segments(rate: float) -> str:
 
 
 def interface() -> str:
-    """Return the name for the nodes' interfaces: that of one of this machine's interfaces.
+    """Return the name for the nodes' interfaces, which one of this machine's interfaces has.
 
     UCX looks for interfaces in /sys/class/net, which lists those of the network namespace where /sys was mounted, and
     skips bridges (UCX 1.20, uct_tcp_query_devices). Without root, another /sys can't be mounted everywhere.

@@ -195,7 +195,7 @@ def _command(argv: list[str], config: TuneConfig) -> tuple[Command, Path]:
 
 
 def _name(argv: Sequence[str]) -> str:
-    """Return a short name for a command: that of its script or program."""
+    """Return a short name for a command: the name of its script or program."""
     if not argv:
         return "bench"
     return next((Path(part).stem for part in argv if Path(part).suffix in (".py", ".sh")), Path(argv[0]).name)

@@ -68,7 +68,7 @@ class Handler(tornado.web.RequestHandler):
         return tornado.web.HTTPError(403, reason=reason)
 
     def check_rate(self, kind: str) -> None:
-        """Refuse a request of a kind of which this address has made too many."""
+        """Refuse a request if this address has made too many of its kind."""
         if not self.room.allows_another(kind, self.request.remote_ip or ""):
             raise tornado.web.HTTPError(429, reason="too many attempts: try again in a minute")
 

@@ -18,7 +18,7 @@ SYSTEMD, ACCOUNTS, TRIAL = "systemd", "accounts", "trial"  # modes
 
 @dataclass(frozen=True)
 class Settings:
-    """The instructor's request, by which settings are compared, and the values chosen for it."""
+    """The instructor's request, which decides equality, and the values chosen for it."""
 
     files: Path  # parent of the students' folders
     students: int  # the number of seats
