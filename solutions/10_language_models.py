@@ -11,11 +11,11 @@
 # %% [markdown]
 # # 10 · Language models: forecast, then run
 #
-# How fast will a language model be on your machine? You can compute that from two measured numbers and the model's
-# published sizes. Then you can run it, and see how wrong you were.
+# How fast will a language model be on your machine? Compute it from two measured numbers and the model's published
+# sizes, then run the model and see how wrong you were.
 #
 # **You will** write attention and its cache, and train a small model. Then you forecast the speed of Qwen3-0.6B, seal
-# the forecast, run the model, find out what the forecast lacked, and test a correction on another model.
+# the forecast, run the model, find out what it lacked, and test a correction on another model.
 #
 # **Time** {minutes}
 #
@@ -81,12 +81,11 @@ print(text.source)
 # %% [markdown]
 # ## 1 · A transformer, small and whole {read 5.5, do 4, wait 0.9}
 #
-# A language model answers one question: *given the text so far, what comes next?* The text is cut into
-# [**tokens**](../docs/learn/glossary.md#token), in this section one of 128 characters, in chat models pieces of words.
-# The model returns a number for each possible next token, its *logit*. Append a likely token, ask again, and the model
-# writes.
+# A language model answers one question, *given the text so far, what comes next?* The text is cut into
+# [**tokens**](../docs/learn/glossary.md#token), here one of 128 characters, in chat models pieces of words. The model
+# returns a number for each possible next token, its *logit*. Append a likely token, ask again, and the model writes.
 #
-# Most language models are [**transformers**](../docs/learn/glossary.md#transformer), stacks of equal blocks:
+# Most language models are [**transformers**](../docs/learn/glossary.md#transformer), stacks of identical blocks.
 #
 # ```mermaid
 # flowchart LR
@@ -100,20 +99,20 @@ print(text.source)
 #     think --> logits["logits of the<br>next token"]
 # ```
 #
-# Only in [**attention**](../docs/learn/glossary.md#attention) do tokens look at each other. Each token has three
-# vectors: a *query*, what it looks for; a *key*, by which it is found; and a *value*, what it passes on. Its *heads*
-# look for different things.
+# Tokens look at each other only in [**attention**](../docs/learn/glossary.md#attention). Each token has a *query*
+# vector for what it looks for, a *key* by which it is found, and a *value* that it passes on. The *heads* look for
+# different things.
 
 # %% [markdown]
 # ### Exercise 1 · What a token may see
 #
-# `attention(q, k, v)` lacks one line. `q` holds the queries of the last *n* tokens, an array (heads, n, d). `k` and `v`
-# hold the keys and the values of all *m* tokens so far, (heads, m, d); *m* is *n*, or larger. The score of a query and
-# a key is their dot product, divided by √*d*. [**Softmax**](../docs/learn/glossary.md#softmax) turns the scores of a
-# query into shares that sum to 1, and the result is the sum of the values, each times its share.
+# `attention(q, k, v)` lacks one line. `q` holds the queries of the last *n* tokens as an array (heads, n, d). `k` and
+# `v` hold the keys and values of all *m* ≥ *n* tokens so far, as arrays (heads, m, d). The score of a query and a key
+# is their dot product, divided by √*d*. [**Softmax**](../docs/learn/glossary.md#softmax) turns the scores of a query
+# into shares that sum to 1, and the result is the sum of the values, each times its share.
 #
-# No token may see a later one. Write the line that computes `later`: an array (n, m), `True` where key *j* belongs to a
-# later token than query *i*. (In section 2, *n* is 1.) The last query belongs to the last token, which sees all keys.
+# No token may see a later one. Write the line that computes `later`, an array (n, m) that is `True` where key *j*
+# belongs to a later token than query *i*. The last query belongs to the last token, which sees all keys.
 
 
 # %%
@@ -133,7 +132,7 @@ def attention(q, k, v):
 attention = check(1, attention)
 
 # %% [markdown]
-# The weights of a model of four blocks, at random:
+# Draw random weights for a model of four blocks.
 
 # %%
 LAYERS, WIDTH, HEADS, SYMBOLS = 4, 128, 4, 128
@@ -160,8 +159,8 @@ untrained = random_weights()
 print(f"{sum(array.size for array in untrained.values()):,} weights")
 
 # %% [markdown]
-# This is the rest of the model, in NumPy, with your attention inside. `norm` keeps the vectors at one size (*RMSNorm*),
-# and GELU is a smooth ReLU.
+# Here is the rest in NumPy, with your attention inside. `norm` keeps the vectors at one size (*RMSNorm*), and GELU is a
+# smooth ReLU.
 
 
 # %%
@@ -189,7 +188,7 @@ def forward(weights, tokens, cache=None):
 
 
 # %% [markdown]
-# Training needs gradients. So here is the same model in TensorFlow, for a batch of texts.
+# Training needs gradients, so here is the same model in TensorFlow, for a batch of texts.
 
 
 # %%
@@ -218,13 +217,13 @@ gap = forward(untrained, sample) - forward_tf(untrained, sample[None])[0].numpy(
 print(f"largest difference of a logit, NumPy vs TensorFlow: {np.abs(gap).max():.1e}")
 
 # %% [markdown]
-# How good is a model? Take the probability that it gave to the character that really came next. The **loss** is minus
-# the natural logarithm of that, averaged over a text.
+# How good is a model? Take the probability that it gave to the actual next character. The **loss** is minus the natural
+# logarithm of this probability, averaged over a text.
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
-# **Guess first.** A model that knows nothing gives each of the 128 characters the same probability. What is its loss?
-# And after 1,000 steps of training?
+# **Guess first.** A model that knows nothing gives each of the 128 characters the same probability. What is its loss,
+# and what is the loss after 1,000 training steps?
 #
 # </div>
 
@@ -249,7 +248,7 @@ def write(weights, prompt, count, seed=0):
 
 
 # %% [markdown]
-# The text is the documentation behind Python's `help()`; every tenth of its topics is held out. A training step takes
+# The text is the documentation that Python's `help()` shows, and every tenth topic is held out. A training step takes
 # `BATCH` pieces of it, computes the loss and its gradients, and lets the optimizer (Adam) change the weights.
 
 # %%
@@ -279,7 +278,7 @@ def held_out_losses(weights):
 
 
 # %% [markdown]
-# The loop. While it trains, the model also writes 60 characters.
+# Now train. With each loss, the model writes 60 characters.
 
 # %%
 print("Training: about two minutes", flush=True)
@@ -309,22 +308,21 @@ said = ", ".join(f"{step}: {loss:.2f}" for step, loss in losses.items())
 plots.show(figure, alt=f"Loss on held-out text by training step: {said}", keep=results)
 
 # %% [markdown]
-# Before training, the loss is above that of equal probabilities, because random weights prefer some characters
-# strongly. Published for this size:
-# [nanoGPT's recipe for a CPU](https://github.com/karpathy/nanoGPT), about 3 minutes on a laptop, a loss of 1.88 on
-# Shakespeare.
+# Before training, the loss is above that of equal probabilities, because random weights strongly prefer some
+# characters. [nanoGPT's recipe for a CPU](https://github.com/karpathy/nanoGPT), published for this size, reaches a loss
+# of 1.88 on Shakespeare after about 3 minutes on a laptop.
 #
 # ## 2 · Generating {read 3, do 3, wait 0.1}
 #
-# For each character, `write` computes the keys and values of all earlier ones again, although they have not changed. So
-# store them in a [**KV cache**](../docs/learn/glossary.md#kv-cache).
+# For each character, `write` computes the keys and values of all earlier ones again, although they have not changed. A
+# [**KV cache**](../docs/learn/glossary.md#kv-cache) stores them.
 #
 # ### Exercise 2 · The cache
 #
-# Write `remember(past, k, v)`. `k` and `v` are the keys and the values of *n* new tokens in one layer, arrays (heads,
-# n, d). `past` is a pair of arrays, the keys and the values of the *m* tokens before them, (heads, m, d) each, or
-# `None` if there are none. Return the pair of all keys and all values so far, (heads, m + n, d) each, in the order of
-# the tokens. Don't modify `past`.
+# Write `remember(past, k, v)`. `k` and `v` are the keys and values of *n* new tokens in one layer, as arrays (heads, n,
+# d). `past` is the pair of keys and values of the *m* tokens before them, each an array (heads, m, d), or `None` if
+# there are none. Return the pair of all keys and values so far, each an array (heads, m + n, d), in the order of the
+# tokens. Don't modify `past`.
 
 
 # %%
@@ -397,39 +395,38 @@ plots.show(
 )
 
 # %% [markdown]
-# With the cache, the time is nearly flat. Most of it isn't arithmetic but the
-# fixed cost of about 190 calls of NumPy.
+# With the cache, the time is nearly constant. Most of it is the fixed cost of about 190 NumPy calls, not arithmetic.
 #
 # ## 3 · Prefill is not decode {read 4, do 6.5}
 #
-# First the model reads your prompt: all its tokens go through the blocks at once. That is
-# [**prefill**](../docs/learn/glossary.md#prefill), and it determines the [**time to first
-# token**](../docs/learn/glossary.md#time-to-first-token) (TTFT). Then the model writes, one token per pass:
-# [**decode**](../docs/learn/glossary.md#decode), which determines the time per output token (TPOT). Both are the same
-# matmuls with the same weights. Which limit does each meet? Count first.
+# First the model reads all tokens of your prompt in one pass. This phase,
+# [**prefill**](../docs/learn/glossary.md#prefill), determines the [**time to first
+# token**](../docs/learn/glossary.md#time-to-first-token) (TTFT). Then the model writes one token per pass. This phase,
+# [**decode**](../docs/learn/glossary.md#decode), determines the time per output token (TPOT). Both run the same matmuls
+# with the same weights. Which limit does each meet? Count first.
 #
-# Real models differ from yours in a few points that change the count:
+# Two features of real models change the count.
 #
 # | | what it is | what it changes in the count |
 # | --- | --- | --- |
-# | [**GQA**](../docs/learn/glossary.md#grouped-query-attention) | heads share keys | the cache: × kv_heads / heads |
-# | [**mixture**](../docs/learn/glossary.md#mixture-of-experts) | a token passes 8 of 128 experts | *active* weights |
+# | [**GQA**](../docs/learn/glossary.md#grouped-query-attention) | heads share keys | the cache, × kv_heads / heads |
+# | [**mixture**](../docs/learn/glossary.md#mixture-of-experts) | tokens pass 8 of 128 experts | *active* weights only |
 
 # %% [markdown]
 # ### Exercise 3 · Operations and bytes
 #
-# Write `cost(tokens, cached, model, weight_bytes, kv_bytes)` for one pass of one request: `tokens` new ones, at least
-# one, after `cached` others. `model` has `layers`, `heads`, `kv_heads`, `head_size` (numbers per head) and
+# Write `cost(tokens, cached, model, weight_bytes, kv_bytes)` for one pass of one request, with `tokens` new tokens, at
+# least one, after `cached` earlier ones. `model` has `layers`, `heads`, `kv_heads`, `head_size` (numbers per head) and
 # `active_weights` (of all layers and the logits). Return a tuple of three numbers:
 #
 # - *operations*: each active weight is multiplied and added once per new token. In attention, in each layer and each
 #   head, each new token multiplies its query by the keys that it may see, including its own, and then the shares by as
-#   many values. A multiplication with its addition is two operations.
-# - *bytes of the weights*: each active weight is read once, `weight_bytes` each, whatever the number of tokens.
-# - *bytes of the cache*: in each layer and each KV head, the keys and values of the cached tokens are read and those
-#   of the new ones written, once each, `kv_bytes` per number.
+#   many values. A multiplication and its addition are two operations.
+# - *bytes of the weights*: each active weight is read once, at `weight_bytes` each, whatever the number of tokens.
+# - *bytes of the cache*: in each layer and each KV head, the keys and values of the cached tokens are read once, and
+#   those of the new tokens are written once, at `kv_bytes` per number.
 #
-# Leave out all else.
+# Leave out everything else.
 
 
 # %%
@@ -450,9 +447,9 @@ cost = check(3, cost)
 # %% [markdown]
 # ## 4 · The forecast {read 3.5, do 1, wait 0.4}
 #
-# The model is Qwen3-0.6B, or Qwen3-1.7B where the CPU's caches would hold much of the small one. [Its makers
-# publish](https://huggingface.co/Qwen) its sizes. Its weights come in two of llama.cpp's formats. In `Q4_0`, 32
-# neighbours of 4 bits share a scale of 16 bits, 18 bytes. In `Q8_0`, 32 weights take 34.
+# The model is Qwen3-0.6B, or Qwen3-1.7B where the CPU's caches would hold much of the smaller one. Its makers [publish
+# its sizes](https://huggingface.co/Qwen). Its weights come in two of llama.cpp's formats. In `Q4_0`, 32 neighbouring
+# weights of 4 bits share a scale of 16 bits and take 18 bytes. In `Q8_0`, they take 34.
 
 # %%
 cache_bytes = peaks.last_level_cache(machine.cpus)
@@ -474,8 +471,8 @@ for name, (model, weight_bytes) in models.items():
         print(f"    {what}: {operations / (weights_read + kv):6.1f} operations per byte")
 
 # %% [markdown]
-# `./lab roofline` measures two limits: how fast a machine multiplies matrices, and how fast it reads memory. A pass
-# takes at least as long as its arithmetic, and as its bytes. The longer is the forecast.
+# `./lab roofline` measures how fast a machine multiplies matrices and how fast it reads memory. The forecast of a pass
+# is the time of its arithmetic or of reading its bytes, whichever is longer.
 
 # %%
 recording = recorded("10-engine") if no_engine else None
@@ -509,8 +506,8 @@ for what, seconds in forecasts.items():
     print(f"{what:26} {1000 * seconds:9,.1f} ms")
 
 # %% [markdown]
-# Write the forecast into a file, and send the file's hash to a neighbour. The hash proves that the forecast was there
-# before the run.
+# Write the forecast into a file, and send its hash to a neighbour. The hash proves that you made the forecast before
+# the run.
 
 # %%
 sealed = work / "forecast.json"
@@ -532,9 +529,9 @@ results.guess(4, f"a token after {SHORT:,}, Q4_0: measured vs forecast", ..., un
 # %% [markdown]
 # ## 5 · The run {read 2.5, do 4.5, wait 0.2}
 #
-# The engine is [llama.cpp](https://github.com/ggml-org/llama.cpp). It reads GGUF files, about a gigabyte of random
-# weights. The run takes a few minutes in the background. Only the first round reads
-# the deep cache, so the first estimates are off.
+# The engine, [llama.cpp](https://github.com/ggml-org/llama.cpp), reads GGUF files with about a gigabyte of random
+# weights. The run takes a few minutes in the background. Only the first round fills the deep cache, so the first
+# estimates are off.
 
 # %%
 folder = work / "models"
@@ -586,14 +583,14 @@ if not no_engine:
 # %% [markdown]
 # ### Exercise 4 · A scale for each group
 #
-# While it runs, write the heart of `Q4_0`, nearly: llama.cpp has one more code. With one scale for a whole row, the
+# While it runs, write the heart of `Q4_0`, but with one code fewer than llama.cpp. With one scale for a whole row, the
 # largest weight would leave too few of the 16 codes for the others, so small groups share a scale.
 #
 # Write `in_groups(weights, bits, group)` for an array of weights (rows, columns). The columns divide into groups of
 # `group` neighbours; `bits` is 2 to 8. Each group of each row has its own scale, such that its largest absolute weight
-# becomes exactly the largest code, 2^(bits − 1) − 1: that is 7 for 4 bits. A weight's code is the integer nearest to
-# weight / scale. Return the codes, an array of integers (rows, columns), and the scales, an array (rows, columns /
-# group). A group of zeros has codes 0 and the scale 1.
+# becomes exactly the largest code, 2^(bits − 1) − 1 (7 for 4 bits). A weight's code is the integer nearest to weight /
+# scale. Return the codes as an array of integers (rows, columns), and the scales as an array (rows, columns / group). A
+# group of zeros has codes of 0 and a scale of 1.
 
 
 # %%
@@ -612,7 +609,7 @@ def in_groups(weights, bits, group):
 in_groups = check(4, in_groups)
 
 # %% [markdown]
-# Now break the seal. For a token, the last figure is the share of memory's bandwidth, in the same rounds.
+# Now break the seal. For a token, the last figure is the share of memory bandwidth in the same rounds.
 
 # %% tags=["background"]
 run = recording.figures if no_engine else running.figures()
@@ -658,31 +655,31 @@ alt = f"Tokens per second against each round's bandwidth. {'; '.join(said)}."
 plots.show(figure, alt=alt, keep=results, watched=watched)
 
 # %% [markdown]
-# Each point is a round; the lines are memory's limits. Does decode follow memory?
+# Each point is a round, and the lines are memory's limits. Does decode follow memory?
 #
 # <details><summary>How to read it</summary>
 #
-# If points lie on their line, memory is the limit. If they stay level while the bandwidth changes, it isn't. A miss
-# also contains any change of the bandwidth since the forecast.
+# If points lie on their line, memory is the limit. If they stay level while the bandwidth changes, it isn't. The
+# forecast's error also includes any change of the bandwidth since then.
 #
 # </details>
 #
 # ## 6 · Why were we wrong? {read 4.5, do 2.5, wait 1.5}
 #
 # The forecast assumed that arithmetic runs at the FP32 peak, that bytes arrive at memory's speed, and that nothing else
-# takes time. Five suspects:
+# takes time.
 #
-# | suspect | the forecast assumed | an experiment that tells |
+# | suspect | the forecast assumed | an experiment to test it |
 # | --- | --- | --- |
-# | kernels | the FP32 peak of this machine | a prompt through all blocks, minus half of them |
+# | kernels | the FP32 peak of this machine | a prompt through all blocks minus one through half |
 # | unpacking | weights cost only their bytes | a block whose weights stay in the CPU's caches |
 # | attention | its cache costs only its bytes | the deep cache minus the short one |
 # | logits | computed for each token of a prompt | a vocabulary of 1,024 symbols |
-# | gaps | nothing between the matmuls | wider blocks: what doesn't grow with the weights |
+# | gaps | nothing between the matmuls | wider blocks show what doesn't grow with the weights |
 #
-# The model keeps its width, so that the same kernels run. Each part is the difference of two measured wholes, round by
-# round, with the range of the rounds. The wide blocks are two and four of Qwen3-8B's 36. *Not repacked* keeps `Q4_0` in
-# the file's order, which llama.cpp's faster kernels can't read.
+# The model keeps its width, so the same kernels run. A part's time is the difference of two measurements, round by
+# round, with the rounds' range. The wide blocks are two and four of Qwen3-8B's 36. *Not repacked* keeps `Q4_0` in the
+# file's order, which llama.cpp's faster kernels can't read.
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
@@ -795,23 +792,23 @@ results.answer(2, "What explains the miss of a token, and what would help?", ...
 # <details><summary>A model answer</summary>
 #
 # **The prompt.** Two errors have opposite signs. The forecast counted logits for every token, but only the last one's
-# are needed. Blocks run at another rate than the FP32 peak: this build uses AVX2 or NEON, multiplies integers, and
-# unpacks the weights. If 1,024 tokens take longer than four times 256, one reason is attention: its share grows with
-# the length, and it may run slower than matmuls (section 7).
+# are needed. Blocks don't run at the FP32 peak, because this build uses AVX2 or NEON, multiplies integers, and unpacks
+# the weights. If 1,024 tokens take more than four times as long as 256, one reason is attention, which takes a larger
+# share of longer prompts and may run slower than matmuls (section 7).
 #
 # **A token.** If a block in the caches takes nearly as long as one from memory, memory isn't the limit, and a better
-# kernel or more cores help; if it is much faster, fewer bits help. If the ranges overlap, that is undecided. If a wide
-# block reaches a larger share of memory's speed, part of each block's time is fixed: activations that are rounded to 8
-# bits, and threads that wait for each other between some 20 operations. If more cached tokens reach a small share, the
-# limit is attention's kernel.
+# kernel or more cores help; if it is much faster, fewer bits help. If the ranges overlap, you can't decide. If a wide
+# block reaches a larger share of memory's speed, part of each block's time is fixed, because activations are rounded to
+# 8 bits and threads wait for each other between some 20 operations. If more cached tokens reach a small share, the
+# attention kernel is the limit.
 #
 # </details>
 #
 # ## 7 · The corrected forecast {read 4, do 1.5, wait 1.1}
 #
-# The time of a pass is a sum of few parts, each proportional to something that you can count: in prefill the operations
-# of the matmuls and of attention, in decode the bytes of the weights, the operations of attention, and the blocks, for
-# the gaps. The cell finds the time per unit of each: in prefill two from two prompts, in decode the three that fit six
+# The time of a pass is a sum of parts, each proportional to something that you can count. In prefill, you count the
+# operations of the matmuls and of attention; in decode, the bytes of the weights, the operations of attention, and, for
+# the gaps, the blocks. The code finds the time per unit of each part, for prefill from two prompts, for decode from six
 # measurements with the least relative error.
 
 
@@ -866,8 +863,8 @@ for form, weight_bytes in FORMATS.items():
     print(f"sum {sum(of_token):.1f}, measured {run[f'{form}, a token, {SHORT:,} cached']}")
 
 # %% [markdown]
-# Now test the correction on a model that it hasn't seen: Qwen3-1.7B (with
-# large caches Qwen3-4B), whose width lies between the two that you measured. Again, the forecast comes first.
+# Now test the correction on another model, Qwen3-1.7B (Qwen3-4B with large caches), whose width lies between the two
+# that you measured.
 
 # %%
 TESTED = {what: PASSES[what] for what in (f"TTFT, {SHORT:,} tokens", f"a token, {SHORT:,} cached")}
@@ -918,18 +915,18 @@ results.answer(3, "Is the largest error above 15%? What does the correction stil
 # %% [markdown]
 # <details><summary>A model answer</summary>
 #
-# It assumes that an operation or a byte costs the same at any width. Its fit of prefill saw only one width, and has no
-# bytes or gaps. Where a forecast lies above the rounds' range, wider matrices run faster than it assumes, and that for
-# Qwen3-8B is probably pessimistic too. If decode follows memory, a time per byte is right only while the bandwidth
-# stays.
+# It assumes that an operation or a byte costs the same at any width. Its prefill part saw only one width, and ignores
+# bytes and gaps. Where a forecast is above the range of the rounds, wider matrices run faster than assumed, and the
+# forecast for Qwen3-8B is probably pessimistic too. If decode follows memory, a time per byte is right only while the
+# bandwidth stays the same.
 #
 # </details>
 #
 # ### Models that you haven't run
 #
-# Now Qwen3-8B: in 4 bits it fits into 8 GB, but not next to a browser. Its interval is a guess: it takes the largest
-# error, from another width and prompts of 256 tokens. For the mixture Qwen3-30B-A3B, nothing like its experts
-# was measured, so there is only an upper bound.
+# The next model is Qwen3-8B, which in 4 bits fits into 8 GB, but not next to a browser. Its interval is a guess from
+# the largest error, at another width and with prompts of 256 tokens. Nothing like the experts of the mixture
+# Qwen3-30B-A3B was measured, so there is only an upper bound.
 
 # %%
 margin = max(worst, 0.01)
@@ -952,7 +949,8 @@ print(f"Qwen3-30B-A3B in Q4_0, {FORMATS['Q4_0'] * moe.weights / 1e9:.1f} GB:", e
 print(f"{moved / 1e9:.2f} GB per token, at most {fastest / moved:.0f} tokens/s")
 
 # %% [markdown]
-# Published results, as tokens per second times bytes per token, over the bandwidth on paper:
+# In these published results, *read* is tokens/s times bytes per token, and *share* divides it by the bandwidth on
+# paper.
 #
 # | machine, model | tokens/s | read | share |
 # | --- | --- | --- | --- |
@@ -962,8 +960,8 @@ print(f"{moved / 1e9:.2f} GB per token, at most {fastest / moved:.0f} tokens/s")
 # %% [markdown]
 # ## 8 · Fewer bits, and what they cost {read 2.5, optional}
 #
-# Random weights tell nothing about quality. Your trained model does: round the weights of its blocks with your
-# `in_groups`, and compute the loss of the same held-out texts.
+# Random weights say nothing about quality, but your trained model does. Round its blocks' weights with your
+# `in_groups`, and compute the loss on the same held-out texts.
 
 
 # %%
@@ -988,23 +986,23 @@ for bits in (8, 4, 3, 2):
         print(f"{bits} bits, {scales:20}: {more.mean():+.4f} ± {reach:.4f} nats")
 
 # %% [markdown]
-# The intervals are of differences on the same texts. Where do groups help, and where do the intervals overlap? With its
-# scale, a weight in groups of 32 has half a bit more. In a large model, a few inputs have far larger activations.
+# The intervals are for differences on the same texts. Where do groups help, and where do the intervals overlap? In
+# groups of 32, the scale adds half a bit per weight. In large models, a few inputs have far larger activations.
 # [GPTQ](https://arxiv.org/abs/2210.17323) (2022), [AWQ](https://arxiv.org/abs/2306.00978) (2023) and llama.cpp's
-# [imatrix](https://github.com/ggml-org/llama.cpp/tree/master/tools/imatrix) find what matters with a sample text, and
+# [imatrix](https://github.com/ggml-org/llama.cpp/tree/master/tools/imatrix) use a sample text to find what matters, and
 # choose scales and codes accordingly.
 #
-# An 8-bit cache takes about half of the bytes. In [llama.cpp's measurement of
+# An 8-bit KV cache takes about half the bytes. In [llama.cpp's measurement of
 # 2024](https://github.com/ggml-org/llama.cpp/pull/7412), it raised the perplexity from 6.232 to 6.234.
 #
 # ## 9 · Many requests {read 3, wait 0.8, optional}
 #
-# A server writes a token for each of several requests in one pass, and reads and unpacks the weights once for all:
-# *batching*. But each request reads its own cache, and waits while other prompts are read.
+# With *batching*, a server writes a token for each of several requests in one pass, and reads and unpacks the weights
+# once for all. But each request reads its own cache, and waits while other prompts are read.
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
-# **Guess first.** In decode, how many times more tokens per second do eight requests at once get than one?
+# **Guess first.** In decode, by what factor do eight requests at once increase the tokens per second?
 #
 # </div>
 
@@ -1058,24 +1056,24 @@ results.answer(4, "Is there a gain? Why is it not 8×?", ...)
 #
 # Requests share the reading and unpacking of weights, and the gaps. Each has its own multiplications, its attention
 # over its own cache, and its choice of a token among 151,936. A server also limits its batch, because TTFT and TPOT
-# grow with it. MLPerf Inference v5.1 (2025) allows 450 ms and 40 ms at the 99th percentile for interactive Llama 2 70B.
+# grow with it. MLPerf Inference v5.1 (2025) allows 450 ms of TTFT and 40 ms of TPOT at the 99th percentile for
+# interactive Llama 2 70B.
 #
 # </details>
 #
 # ## 10 · Speculative decoding {read 4, do 6, wait 1, optional}
 #
-# A pass of several tokens shares one reading of the weights, but the next tokens of one request are not known yet. So a
-# cheap *draft* proposes a few. The large model reads all of them in *one* pass, and returns its own choice after each.
-# As long as the two agree, the tokens are accepted: [**speculative
-# decoding**](../docs/learn/glossary.md#speculative-decoding). If the large model always takes its likeliest token, the
-# text is the same as without a draft.
+# A pass of several tokens reads the weights only once, but the next tokens of one request are not known yet. In
+# [**speculative decoding**](../docs/learn/glossary.md#speculative-decoding), a cheap *draft* proposes a few. The large
+# model reads all of them in *one* pass, and returns its own choice after each. The tokens are accepted as long as the
+# two agree. If the large model always takes its likeliest token, the text is the same as without a draft.
 #
 # ### Exercise 5 · What is accepted
 #
-# Write `accept(proposed, choices)`. `proposed` is a list of tokens that the draft proposes. `choices` is a list of the
-# tokens that the large model chooses, one more: `choices[i]` is what it writes after the text and the first `i` of the
-# proposed tokens. Return the list of tokens by which the text grows. It must be what the large model alone would have
-# written, and as long as this pass allows.
+# Write `accept(proposed, choices)`. `proposed` lists the tokens that the draft proposes. `choices` lists the tokens
+# that the large model chooses and is one longer, because `choices[i]` is its choice after the text and the first `i` of
+# the proposed tokens. Return the list of tokens by which the text grows. It must be what the large model alone would
+# have written, and as long as this pass allows.
 
 
 # %%
@@ -1096,10 +1094,10 @@ accept = check(5, accept)
 # ### Exercise 6 · Is it worth it?
 #
 # Write `speed_up(alpha, gamma, draft_cost, pass_cost)`. The draft proposes `gamma` tokens, at least 1, for each pass of
-# the large model. Each is right with probability `alpha`, from 0 to 1, whatever the others are; after the first wrong
-# one, the rest is lost. `draft_cost` is the draft's time for one token, and `pass_cost` is the large model's time for a
-# pass of `gamma` + 1 tokens, both as multiples of its time for one token. Return how much faster the text grows, on
-# average, than with the large model alone.
+# the large model. Each is right with probability `alpha`, independently of the others; after the first wrong one, the
+# rest are lost. `draft_cost` is the draft's time for one token, and `pass_cost` is the large model's time for a pass of
+# `gamma` + 1 tokens, both as multiples of the large model's time for one token. Return how much faster the text grows,
+# on average, than with the large model alone.
 
 
 # %%
@@ -1115,12 +1113,12 @@ def speed_up(alpha, gamma, draft_cost, pass_cost):
 speed_up = check(6, speed_up)
 
 # %% [markdown]
-# The cheapest draft is not a model. *Prompt lookup* finds where the text had its last three tokens before, and proposes
-# what followed there. It suits answers that repeat their prompt, such as edited code.
+# The cheapest draft is not a model. *Prompt lookup* finds an earlier occurrence of the text's last three tokens, and
+# proposes what followed there. It suits answers that repeat their prompt, such as edited code.
 #
-# This model edits. It has Qwen3's shape, so it takes Qwen3's time, but its embedding is chosen such that it writes two
-# given texts: copies of a source in which every 25th token is replaced, or every 5th. How often is a proposal right?
-# Your `accept` can tell without a model.
+# The next model imitates an editor. It has Qwen3's shape and speed, but its embedding makes it write two given texts.
+# Each is a copy of a source with every 25th or every 5th token replaced. How often is a proposal right? Your `accept`
+# can tell without a model.
 
 # %%
 GAMMA, LENGTH = 8, 48 if tiny else 128  # proposed tokens; length of a text
@@ -1232,11 +1230,12 @@ results.answer(5, "When does a draft make writing slower on your machine?", ...)
 # %% [markdown]
 # <details><summary>A model answer</summary>
 #
-# When 1 + alpha + … + alpha^gamma is less than gamma · draft_cost + pass_cost. A pass with a proposal costs several
-# times one without, as only the weights' share and the gaps are common. So few right tokens per proposal lose, more
-# often where the cores are the limit or many requests keep them busy. The accepted share isn't alpha, because all
-# tokens after the first wrong one count as rejected. Published: OpenVINO GenAI's prompt lookup was 5% faster for 100
-# tokens and 81% for 300 ([2024](https://github.com/openvinotoolkit/openvino.genai/pull/1245)).
+# It does when 1 + alpha + … + alpha^gamma is less than gamma · draft_cost + pass_cost. A pass with a proposal costs
+# several times as much as one without, because its tokens share only the work on the weights and the gaps. A draft with
+# few right tokens per proposal therefore loses, more often where the cores are the limit or many requests keep them
+# busy. The accepted share isn't alpha, because all tokens after the first wrong one count as rejected. In a published
+# measurement, OpenVINO GenAI's prompt lookup was 5% faster for 100 tokens and 81% faster for 300
+# ([2024](https://github.com/openvinotoolkit/openvino.genai/pull/1245)).
 #
 # </details>
 
@@ -1253,10 +1252,10 @@ results.answer(5, "When does a draft make writing slower on your machine?", ...)
 #
 # **For the instructor · Answers**
 #
-# 1. Bytes and kernels are missing: 14 GFLOP per token are 7 billion weights, 14 GB in 16 bits, read for each token. Ask
-#    for the bits per weight, the *measured* bandwidth, and the engine.
-# 2. Measure which share of the bandwidth decode reaches. Close to all of it, channels help; far below, cores or better
-#    kernels.
+# 1. Bytes and kernels are missing. At 14 GFLOP per token, the model has 7 billion weights and, in 16 bits, reads 14 GB
+#    per token. Ask for the bits per weight, the *measured* bandwidth, and the engine.
+# 2. Measure what share of the bandwidth decode reaches. If it is close to all, channels help; if it is far below, cores
+#    or better kernels help.
 #
 # </div>
 
@@ -1265,20 +1264,21 @@ results.answer(5, "When does a draft make writing slower on your machine?", ...)
 #
 # **For the instructor · Timing, and what goes wrong**
 #
-# Start section 5 by minute 35: it runs a few minutes in the background. In exercise 3, weights "read once per token"
-# give decode and prefill the same intensity.
+# Start section 5 by minute 35, because it runs for minutes in the background. In exercise 3, weights "read once per
+# token" give decode and prefill the same intensity.
 #
 # On other machines:
 #
-# - The wheel of llama.cpp uses AVX2 on x86-64 and plain NEON on Arm64, where *not repacked* may show nothing. AVX-512,
-#   AMX or Arm's matrix instructions raise the limits, not the run.
-# - With 16 MB of last-level cache or less, no two blocks fit, and the picture of section 5 has to tell. With more than
-#   100 MB, the models are Qwen3-1.7B and 4B.
-# - Memory: 4 GB, or 7 GB with large caches; with less than 5 GB free, the deep cache has 1,536 tokens. Disk: 2 GB at a
-#   time, or 4.5 GB.
-# - Two CPUs of one core need up to twice the waiting. With two NUMA nodes, figures vary from start to start.
+# - llama.cpp's wheel uses AVX2 on x86-64 and plain NEON on Arm64, where *not repacked* may show no difference. AVX-512,
+#   AMX or Arm's matrix instructions raise the limits, but not the engine's speed.
+# - With 16 MB of last-level cache or less, no two blocks fit, so section 5's picture has to decide. With more than 100
+#   MB, the models are Qwen3-1.7B and 4B.
+# - The lab needs 4 GB of memory and 2 GB of disk at a time, or 7 and 4.5 GB with large caches. With less than 5 GB
+#   free, the deep cache has 1,536 tokens.
+# - Two CPUs on one core need up to twice the waiting time. With two NUMA nodes, figures vary between starts of the
+#   engine.
 # - Without llama.cpp or AVX2, sections 5 to 10 show a recording, and the forecast is for that machine.
-# - Other work on the cores hurts decode most, as waiting threads spin.
+# - Other work on the cores hurts decode most, because waiting threads spin.
 #
 # </div>
 
@@ -1286,10 +1286,8 @@ results.answer(5, "When does a draft make writing slower on your machine?", ...)
 # ## Remember
 #
 # - Arithmetic limits prefill (TTFT), and memory limits decode (TPOT); kernels can keep both far below their limits.
-# - A forecast counts if it was written before the run, a correction if it holds for another model.
-# - A KV cache saves computing earlier tokens again, and costs memory, reading and arithmetic per request.
-#
-# Published, measured, and the limit or the prediction:
+# - A forecast counts if it was written before the run, and a correction if it holds for another model.
+# - A KV cache avoids computing earlier tokens again, and costs memory, reading and arithmetic per request.
 
 # %% jupyter={"source_hidden": true}
 rows = [
