@@ -11,9 +11,9 @@
 # %% [markdown]
 # # 01 · TensorFlow graphs: write one
 #
-# **You will** write a graph compiler: forty lines of Python describe a computation as a graph, and you write what runs
-# it, simplifies it, and fuses its operations. Then you watch TensorFlow do the same with the same function, and find
-# out when that makes a program faster.
+# **You will** write a graph compiler. Forty lines of Python describe a computation as a graph, and you write the code
+# that runs it, simplifies it, and fuses its operations. Then you watch TensorFlow do the same with the same function,
+# and find out when that makes a program faster.
 #
 # **Time** {minutes}
 #
@@ -71,14 +71,14 @@ AT_LEAST_S = 0.05 if QUICK else 0.3  # of one measurement
 # %% [markdown]
 # ## 1 · A graph is a description {read 5}
 #
-# A framework that sees a whole computation before it runs can prepare it: drop what isn't needed, compute constants in
-# advance, merge operations, run independent parts concurrently. So every framework can turn a program into a
-# description, a [**graph**](../docs/learn/glossary.md#graph): TensorFlow with `tf.function`, JAX with `jax.jit`,
-# PyTorch with `torch.compile`.
+# A framework that sees a whole computation before it runs can drop what isn't needed, compute constants in advance,
+# merge operations, and run independent parts concurrently. So every framework can turn a program into a description, a
+# [**graph**](../docs/learn/glossary.md#graph). TensorFlow does it with `tf.function`, JAX with `jax.jit`, and PyTorch
+# with `torch.compile`.
 #
-# Here is a small framework of that kind. A `Node` is an [**operation**](../docs/learn/glossary.md#operation) and the
-# nodes whose results it takes. [**Tensors**](../docs/learn/glossary.md#tensor), arrays of numbers, flow between nodes.
-# `compute` does the arithmetic, and `ran` counts every operation that it computes.
+# Here is a small framework. A `Node` is an [**operation**](../docs/learn/glossary.md#operation) and the nodes whose
+# results it takes. [**Tensors**](../docs/learn/glossary.md#tensor), arrays of numbers, flow between nodes. `compute`
+# does the arithmetic, and `ran` counts every operation that it computes.
 
 # %%
 names = ("add", "subtract", "multiply", "divide", "matmul", "sqrt", "exp")
@@ -111,7 +111,7 @@ class Node:
 # Two kinds of nodes have no inputs. A **constant** has the same value in every run. A **placeholder** gets its value
 # when you run the graph.
 #
-# The next cell lets you write graphs as ordinary Python: `+` makes a node that will add two numbers.
+# The next cell lets you write graphs as ordinary Python, where `+` makes a node that will add two numbers.
 
 # %%
 numbers = itertools.count(1)
@@ -187,19 +187,19 @@ show_graph(d, "d = (a + b) · (b − 2)")
 #
 # ## 2 · Run what is needed, once {read 2, do 7}
 #
-# To run a graph, you name the node whose value you want: you **fetch** it. And you **feed** values for other nodes.
-# In TensorFlow 1, this was `session.run(fetch, feed_dict)`.
+# To run a graph, you **fetch** the node whose value you want and **feed** values for other nodes. In TensorFlow 1, this
+# was `session.run(fetch, feed_dict)`.
 #
 # ### Exercise 1 · Run a graph
 #
-# Write `run(fetch, feed)`. `fetch` is a node, and `feed` a dictionary from nodes to values, such as `{a: 3.0, b: 4.0}`.
-# Return the value of `fetch`.
+# Write `run(fetch, feed)`. `fetch` is a node, and `feed` is a dictionary from nodes to values, such as `{a: 3.0, b:
+# 4.0}`. Return the value of `fetch`.
 #
-# - You can feed any node, not only placeholders. A fed value replaces the node's own, so what only that node needs is
+# - You can feed any node, not only placeholders. A fed value replaces the node's own, so nodes that only it needs are
 #   not computed.
 # - Each node is computed at most **once**, with `node.compute(…)` and the values of its inputs in order, even if
 #   several others need it.
-# - Nothing is computed that `fetch` doesn't need. `feed` stays unchanged.
+# - Nodes that `fetch` doesn't need are not computed. `feed` stays unchanged.
 # - Nothing is remembered: a run with another feed computes everything again.
 
 
@@ -243,12 +243,12 @@ for text, fetch, feed in (
 
 # %% [markdown]
 # `exp` never ran, because no fetch needs it. This is called [**pruning**](../docs/learn/glossary.md#pruning). *d* was
-# computed once, although `square` takes it twice. And with *d* fed, *a* and *b* need no value.
+# computed once, although `square` takes it twice. When *d* is fed, *a* and *b* need no value.
 #
 # ## 3 · Compile: simplify and fuse {read 5, do 17, wait 0.4}
 #
 # A graph is data, so a program can improve it before it runs. Such a program is a compiler. Below, a helper function is
-# called twice, and somebody forgot a line. The argument `ops` has the functions, so that the same lines also work with
+# called twice, and somebody forgot a line. The argument `ops` holds the functions, so the same lines also work with
 # TensorFlow.
 
 
@@ -289,13 +289,13 @@ def operations(fetch):
 print(operations(written), "operations")
 
 # %% [markdown]
-# `count_uses`, in the folded cell of section 1, walks the graph, and counts how many nodes take each node's result.
+# `count_uses`, in the folded cell of section 1, walks the graph and counts how many nodes take each node's result.
 #
-# A trained network is run many times, with the same weights. Two rules then save work.
+# A trained network runs many times with the same weights. Two rules then save work.
 #
 # - [**Constant folding**](../docs/learn/glossary.md#constant-folding): if all inputs of an operation are constants,
-#   compute it now, and put a constant in its place.
-# - **Common subexpression elimination**: of several nodes with the same operation and the same inputs, in the same
+#   compute it now and put a constant in its place.
+# - **Common subexpression elimination**: of several nodes with the same operation and the same inputs in the same
 #   order, keep one.
 #
 # Both apply again to nodes that become equal or constant on the way.
@@ -315,10 +315,10 @@ results.guess(1, "operations left, of 15", ..., unit="operations")
 # Write `simplify(fetch)`. It returns a node that has the same value as `fetch` for all feeds of placeholders, and needs
 # as few operations as the two rules allow.
 #
-# - Nodes can't be changed. `replace(node, inputs=…)` makes a copy of a node with other inputs, and
-#   `replace(node, op="constant", inputs=(), value=…)` a constant in its place.
-# - Placeholders stay the same objects, so that you can still feed them.
-# - Equal operations give one constant. Separately made constants may stay separate, even with equal values.
+# - Nodes can't be changed. `replace(node, inputs=…)` makes a copy of a node with other inputs, and `replace(node,
+#   op="constant", inputs=(), value=…)` makes a constant.
+# - Placeholders stay the same objects, so you can still feed them.
+# - Equal operations fold into one constant. Separately made constants may stay separate, even with equal values.
 
 
 # %%
@@ -355,12 +355,12 @@ results.compare_guess(1, Measured(operations(simple), unit="operations", digits=
 show_graph(written, "Constants folded, duplicates removed", simple)
 
 # %% [markdown]
-# Pink boxes were folded: √(variance + epsilon) is now a constant.
+# Pink boxes were folded, so √(variance + epsilon) is now a constant.
 #
 # ### Fuse
 #
-# For a matmul, a bias and a ReLU, NumPy writes the product to memory, reads it and writes the sum, reads that and
-# writes the result. [**Operator fusion**](../docs/learn/glossary.md#operator-fusion) merges the three into one
+# For a matmul, a bias and a ReLU, NumPy writes the product to memory, reads it and writes the sum, then reads the sum
+# and writes the result. [**Operator fusion**](../docs/learn/glossary.md#operator-fusion) merges the three into one
 # operation, which finishes some rows while they are still in the cache.
 
 # %%
@@ -388,10 +388,10 @@ KERNELS["dense"] = dense
 # new graph, each `relu(x @ weights + bias)` is **one** node with the operation `"dense"` and the inputs `(x, weights,
 # bias)`.
 #
-# - The matmul is always the first input of the sum, and the bias a vector.
+# - The matmul is always the first input of the sum, and the bias is a vector.
 # - A result inside a fused node is never stored. So if another node needs the product or the sum, leave the three as
-#   they are: no matmul may run twice. `uses[node]` counts how often a node is an input; the fetched one counts once
-#   more.
+#   they are, because no matmul may run twice. `uses[node]` counts how often a node is an input, plus one for the
+#   fetched node.
 # - Everything else stays, and placeholders remain the same objects.
 
 
@@ -428,8 +428,8 @@ print("same values:", np.allclose(run(compiled, small), run(written, small), rto
 # %% [markdown]
 # ### What is it worth?
 #
-# First a prediction. If memory limits every operation, time is proportional to the bytes that operations read and
-# write. `traffic` counts them in one run.
+# Predict first. If memory limits every operation, time is proportional to the bytes that operations read and write.
+# `traffic` counts them in one run.
 
 
 # %%
@@ -468,7 +468,7 @@ print(f"predicted speed-up: {predicted:.2f}×")
 # %% [markdown]
 # <div class="alert alert-block alert-info" style="color: black">
 #
-# **Guess first.** How many times faster is the compiled graph?
+# **Guess first.** How much faster is the compiled graph?
 #
 # </div>
 
@@ -476,10 +476,9 @@ print(f"predicted speed-up: {predicted:.2f}×")
 results.guess(2, "compiled graph vs as written", ..., unit="×")
 
 # %% [markdown]
-# Real runtimes plan memory. `planned` stores each result where the last run's was, which saves page faults. As NumPy
-# splits matmuls over cores and nothing else, all runs get one core. `matmuls only` computes the two matmuls in the same
-# blocks. A ratio is the median of the rounds' ratios, not the ratio of two medians. The measurement
-# takes about 10 s.
+# Real runtimes plan memory. `planned` stores each result in the last run's place, which saves page faults. NumPy splits
+# only matmuls over cores, so all runs get one core. `matmuls only` computes the two matmuls in the same blocks. A ratio
+# is the median of the rounds' ratios. The measurement takes about 10 s.
 
 
 # %%
@@ -522,7 +521,7 @@ print(f"compiled vs as written: {compile_gain} (predicted {predicted:.2f}×)")
 results.compare_guess(2, compile_gain)
 
 # %% [markdown]
-# **Why were we wrong?** The experiment that tells: time each operation.
+# **Why were we wrong?** To find out, time each operation.
 
 
 # %%
@@ -554,11 +553,11 @@ results.answer(1, "Where did the compiled graph save its time? Why did the predi
 # %% [markdown]
 # <details><summary>A model answer</summary>
 #
-# Most of the saving is fusion, which moved `add` and `relu` into `dense`: compare it with the sum of the three.
-# Removing duplicates saved less, as subtractions and divisions are short. `multiply` got faster, perhaps because fewer
-# arrays compete for the caches. Fusion saves the round trip to the last cache or memory, and the prediction took that
-# for all of the time. But NumPy runs one loop per operation, even in the L2 cache, and these loops cost more than the
-# arithmetic of a bias and a ReLU.
+# Most of the saving comes from fusion, which moved `add` and `relu` into `dense`. Compare it with the sum of the three.
+# Removing duplicates saved less, because subtractions and divisions are short. `multiply` got faster, perhaps because
+# fewer arrays compete for the caches. Fusion saves the round trip to the last cache or memory, and the prediction
+# assumed that this was all of the time. But NumPy runs one loop per operation, even in the L2 cache, and these loops
+# cost more than the arithmetic of a bias and a ReLU.
 #
 # </details>
 
@@ -619,13 +618,14 @@ print(f"you:        {operations(compiled)} operations")
 print("same values:", np.allclose(their_result, run(compiled, small), rtol=1e-4))
 
 # %% [markdown]
-# The orange boxes are fused, and their second line lists what they contain. `_MklNativeFusedMatMul` runs on oneDNN,
-# `_FusedMatMul` on Eigen, TensorFlow's own library. Grappler also replaced the division: to multiply by the reciprocal,
-# computed in advance, is cheaper.
+# The orange boxes are fused, and their second line lists what they contain. `_MklNativeFusedMatMul` runs on oneDNN, and
+# `_FusedMatMul` on Eigen, TensorFlow's own library. Grappler also replaced the division by a cheaper multiplication
+# with the reciprocal, computed in advance.
 #
 # ### When does TensorFlow trace again?
 #
-# For other arguments, the function is traced again. This is [**retracing**](../docs/learn/glossary.md#retracing).
+# For other arguments, TensorFlow traces the function again. This is
+# [**retracing**](../docs/learn/glossary.md#retracing).
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
@@ -690,9 +690,9 @@ for length in (2, 3, 4, 5):
 print(shapes_traced)
 
 # %% [markdown]
-# There was one trace for four calls, as the signature turns Python numbers into tensors.
+# There was one trace for four calls, because the signature turns Python numbers into tensors.
 #
-# What does a trace cost? The next function has 40 operations. A new Python number is traced, a tensor is not.
+# What does a trace cost? The next function has 40 operations. A new Python number is traced, but a tensor is not.
 
 # %%
 LAYERS = 20
@@ -741,11 +741,11 @@ print(f"not traced vs traced: {tracing_cost}")
 # ## 5 · Where does the overhead stop mattering? {read 4, wait 1.1}
 #
 # Outside a `tf.function`, operations run as soon as Python calls them. This is [**eager
-# execution**](../docs/learn/glossary.md#eager-execution). It is easier to debug, and Python's calls take time. A third
+# execution**](../docs/learn/glossary.md#eager-execution). It is easier to debug, but Python's calls take time. A third
 # method is [XLA](https://openxla.org/xla), a compiler that turns a whole graph into machine code.
 #
-# Here are an MLP with two dense layers, the MNIST CNN of labs 02 and 07, and a training step, without Keras' own Python
-# code.
+# The next cell has an MLP with two dense layers, the MNIST CNN of labs 02 and 07, and a training step, without Keras'
+# own Python code.
 
 
 # %%
@@ -880,8 +880,8 @@ plots.show(figure, alt=alt, keep=results)
 
 
 # %% [markdown]
-# Now the prediction. The saving of the smallest step, divided by its number of operations, is the time of a call. Times
-# the number of operations of another step, it should be what that step saves.
+# Now predict. The saving of the smallest step, divided by its number of operations, is the time of a call. Multiplied
+# by another step's number of operations, it should give that step's saving.
 
 
 # %%
@@ -924,7 +924,7 @@ results.compare_guess(4, gains[WORKLOADS[min(2, len(WORKLOADS) - 1)]])
 # - Pairs: the gradient of max-pooling needs the places of the maxima. In a graph, TensorFlow gives both operations to
 #   oneDNN, which keeps the places. Eagerly, it sees one operation at a time, and only the first goes to oneDNN.
 #
-# The next cell measures both. It takes about 15 s. (Medians don't add up exactly.)
+# The next cell measures both, in about 15 s. (Medians don't add up exactly.)
 
 
 # %%
@@ -979,22 +979,22 @@ results.answer(2, "When is a graph worth it? Where did the prediction miss, and 
 # %% [markdown]
 # <details><summary>A model answer</summary>
 #
-# A graph saves calls from Python, computes less, and uses other kernels. A call takes the same time, whatever the size
+# A graph saves calls from Python, computes less, and uses other kernels. A call takes the same time whatever the size
 # of the arrays, so calls matter for small operations, in small networks and with small batches. For large operations,
-# the other savings can matter more, as they grow with the batch, and the prediction misses them. In the CNN, compare
-# pruning and pooling with what calls don't explain. A graph also fuses operations and computes independent gradients at
-# the same time. That may explain the rest, but we didn't measure it. *Not explained* may be negative, as a part that
-# runs alone may save more than in a step. XLA has its own kernels, which may be slower than oneDNN's.
+# the other savings can matter more, because they grow with the batch, and the prediction misses them. In the CNN,
+# compare pruning and pooling with what calls don't explain. A graph also fuses operations and computes independent
+# gradients at the same time. That may explain the rest, but we didn't measure it. *Not explained* may be negative,
+# because a part may save more alone than in a step. XLA has its own kernels, which may be slower than oneDNN's.
 #
 # </details>
 #
-# **If you use Keras**, `model.fit` makes a `tf.function` of its training step, and `jit_compile` decides about XLA.
+# **If you use Keras**, `model.fit` turns its training step into a `tf.function`, and `jit_compile` decides about XLA.
 
 # %% [markdown]
 # ## 6 · One operation {read 2, do 7}
 #
-# A trained network often begins by normalising its inputs: it subtracts the mean and divides by the standard deviation.
-# Here is such code, followed by a dense layer. What runs?
+# A trained network often begins by subtracting the mean from its inputs and dividing by the standard deviation. Here is
+# such code, followed by a dense layer. What runs?
 
 
 # %%
@@ -1019,10 +1019,10 @@ print(len(ops), "operations:", *ops)
 # %% [markdown]
 # ### Exercise 4 · A layer and its normalisation, as one operation
 #
-# Grappler, like your compiler, folds what depends on constants alone, and fuses only the patterns that it knows. The
+# Grappler, like your compiler, folds what depends on constants alone and fuses only the patterns that it knows. The
 # rest is up to you. Write `layer(x, mean, std, weights, bias)` so that it gives the same numbers, up to rounding, and
-# runs as **one** operation of TensorFlow's own (not a Python function), not counting inputs and constants. Only `x`
-# changes from run to run; the other four are constants in the graph.
+# runs as **one** TensorFlow operation (not a Python function), not counting inputs and constants. Only `x` changes from
+# run to run; the other four are constants in the graph.
 
 
 # %%
@@ -1055,7 +1055,7 @@ layer = check(4, layer)
 # (In builds where oneDNN uses [**OpenMP**](../docs/learn/glossary.md#openmp), `OMP_NUM_THREADS` replaces the first
 # setting for oneDNN operations.)
 #
-# When does TensorFlow split a matmul? The rule is in a header that comes with it.
+# When does TensorFlow split a matmul? The rule is in one of its headers.
 
 # %%
 header = Path(tf.sysconfig.get_include(), "tensorflow/core/kernels/mkl/mkl_matmul_ops_common.h")
@@ -1112,9 +1112,9 @@ for n in SIZES:
     print(f"{n} × {n}: {busy[n]}")
 
 # %% [markdown]
-# Now two chains that don't need each other's results. The longest path through the graph, its **critical path**, is one
-# chain, half of the work. So two inter-op threads can halve the time, as long as no matmul is split. If one matmul
-# keeps all cores busy, another one can only take cores away from it.
+# Now take two independent chains. The longest path through the graph, its **critical path**, is one chain, which is
+# half of the work. So two inter-op threads can halve the time, as long as no matmul is split. If one matmul keeps all
+# cores busy, another one can only take cores away from it.
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
@@ -1163,16 +1163,16 @@ results.answer(
 # %% [markdown]
 # <details><summary>A model answer</summary>
 #
-# Inter-op threads are for independent branches of operations that don't use all cores, intra-op threads for large
-# operations. A network is mostly one long chain of large operations, so people set intra-op threads to the number of
-# cores, and inter-op threads to 1 or 2. Where a split matmul doesn't keep all cores busy, as the lines above section
+# Inter-op threads are for independent branches of operations that don't use all cores, and intra-op threads are for
+# large operations. A network is mostly one long chain of large operations, so people set intra-op threads to the number
+# of cores, and inter-op threads to 1 or 2. Where a split matmul doesn't keep all cores busy, as the lines above section
 # 7's guess show, branches help there too.
 #
 # </details>
 #
-# Published, for a server with 56 cores: intra-op 56, inter-op 2, `OMP_NUM_THREADS` 56 (F. Baruffa, *Deep Learning at
-# Scale using Distributed Frameworks*, Intel, 2019). Today, they are `tf.config.threading.set_…`, before the first
-# operation.
+# The published settings for a server with 56 cores are 56 intra-op and 2 inter-op threads, and an `OMP_NUM_THREADS` of
+# 56 (F. Baruffa, *Deep Learning at Scale using Distributed Frameworks*, Intel, 2019). Today, you set them with
+# `tf.config.threading.set_…`, before the first operation.
 #
 # ## 8 · Further: the Python code in a function {read 4, optional}
 #
@@ -1235,10 +1235,10 @@ for name, title in (
     plots.show(graphs.draw(drawn, title), alt=graphs.describe(drawn))
 
 # %% [markdown]
-# The `while` is one operation, `StatelessWhile` (or `While`), with its condition and its body, one `Tanh`, as graphs
-# inside.
+# The `while` is one operation, `StatelessWhile` (or `While`), which contains its condition and its body, one `Tanh`, as
+# graphs.
 #
-# **PyTorch** goes another way. Where `torch.compile` can't capture Python code, such as `print`, `.item()` or an `if`
+# **PyTorch** works differently. Where `torch.compile` can't capture Python code, such as `print`, `.item()` or an `if`
 # on a tensor's value, it ends the graph, runs that line in Python, and begins another graph. Such a **graph break**
 # prevents fusion across it. `torch._dynamo.explain(function)(x)` lists them, and `fullgraph=True` makes them an error
 # ([documentation](https://docs.pytorch.org/docs/stable/torch.compiler_faq.html)).
@@ -1250,7 +1250,7 @@ for name, title in (
 # 3. How do constant, placeholder and variable differ? Which of them keeps its value after a run?
 # 4. You fetch `y` without feeding a placeholder, and there is no error. How is that possible?
 # 5. Why must a compiler leave three operations apart if you fetch a result from the middle?
-# 6. A training run with `tf.function` gets slower as the number of different batch sizes grows. Why, and what do you
+# 6. A training run with `tf.function` gets slower as the number of different batch sizes grows. Why, and what can you
 #    do?
 
 # %% [markdown] tags=["instructor"]
@@ -1258,17 +1258,17 @@ for name, title in (
 #
 # **For the instructor.** Answers to the questions.
 #
-# 1. An operation is a node, a computation; a tensor is an edge, one of its outputs. You feed and fetch tensors. In this
-#    lab, a node has one output and stands for both.
+# 1. An operation is a node, which computes; a tensor is an edge, one of its outputs. You feed and fetch tensors. In
+#    this lab, a node has one output and stands for both.
 # 2. Define the graph, then run it. The framework knows the whole graph before it computes the first number, so it can
 #    prune, fold and fuse it, run it in parallel, save it, and differentiate it.
 # 3. A constant's value is part of the graph. A placeholder's value comes with each run and is forgotten afterwards. A
-#    variable keeps its value: in TensorFlow 1 the session held it, today the Python object does.
-# 4. The fetch does not depend on that placeholder: either the graph has no path between them, or you fed a node on
+#    variable keeps its value. In TensorFlow 1, the session held it; today, the Python object does.
+# 4. The fetch does not depend on that placeholder. Either the graph has no path between them, or you fed a node on
 #    every such path.
 # 5. A result inside a fused operation is never stored.
 # 6. Each new batch size is a new shape, so the function is traced again. Use `input_signature` with `None`,
-#    `reduce_retracing=True`, or padding. A shorter last batch is a common cause: use `drop_remainder=True`.
+#    `reduce_retracing=True`, or padding. A shorter last batch is a common cause, which `drop_remainder=True` removes.
 #
 # </div>
 
@@ -1280,15 +1280,15 @@ for name, title in (
 # **Timing** Sections 1 to 3: {minutes 1–3}. Sections 4 to 6: {minutes 4–6}. Sections 7 and 8 are optional. If time is
 # short, read exercise 3 from its solution; don't skip exercise 4.
 #
-# **Many cores** In section 5, calls matter up to larger batches. In section 7, a split matmul may leave cores idle,
-# even with two, and then inter-op threads help on both sides. **One core**: section 7 shows no difference. **No
-# AVX-512, or AMX**: the rule and all counts stay. **Arm64**: Eigen takes a constant for the L2 cache; take sizes
-# further apart if both behave alike. **No oneDNN** (`TF_ENABLE_ONEDNN_OPTS=0`): Grappler fuses `tf.nn.bias_add`, not
-# `+`, and Eigen decides by cost.
+# **With many cores**, calls in section 5 matter up to larger batches. In section 7, a split matmul may leave cores
+# idle, even with two, and then inter-op threads help on both sides. **With one core**, section 7 shows no difference.
+# **Without AVX-512, or with AMX**, the rule and all counts stay the same. **On Arm64**, Eigen assumes a constant L2
+# cache; take sizes further apart if both behave alike. **Without oneDNN** (`TF_ENABLE_ONEDNN_OPTS=0`), Grappler fuses
+# `tf.nn.bias_add` instead of `+`, and Eigen decides by cost.
 #
-# **What goes wrong** Exercise 1: `if values.get(node)` takes a fed 0 as missing. Exercise 2: people fold first and
-# compare afterwards, and two equal constants are two objects. Exercise 3: `inputs[0]` of a placeholder is an
-# IndexError. Exercise 4: people write `tf.nn.relu` and stop. Ask what `x - mean` needs `x` for.
+# **What goes wrong** In exercise 1, `if values.get(node)` treats a fed 0 as missing. In exercise 2, people fold first
+# and compare afterwards, but two equal constants are two objects. In exercise 3, `inputs[0]` of a placeholder raises an
+# IndexError. In exercise 4, people write `tf.nn.relu` and stop. Ask what `x - mean` needs `x` for.
 #
 # </div>
 
@@ -1296,7 +1296,7 @@ for name, title in (
 # ## Remember
 #
 # - Define first, run later. A run computes what its fetches need, each operation once, and nothing else.
-# - A compiler of graphs folds constants, removes duplicates and fuses operations.
+# - A graph compiler folds constants, removes duplicates and fuses operations.
 # - `tf.function` traces once for each shape, dtype and Python number. Python code in it runs only during tracing.
 # - A graph saves calls, which matter for small operations. It also drops work and chooses other kernels, which can
 #   matter more for large ones.
