@@ -11,15 +11,15 @@
 # %% [markdown]
 # # 02 · oneDNN under an MNIST CNN: race it
 #
-# TensorFlow hands its convolutions to oneDNN, a library that took a team years. How hard is it to write one as fast?
-# You start from six nested loops in C and change up to ten lines at a time.
+# TensorFlow hands its convolutions to oneDNN, a library that took a team years. How hard is it to match? You start from
+# six nested loops in C and change up to ten lines at a time.
 #
 # **You will learn** what oneDNN takes over from TensorFlow, how memory layout and registers decide the speed of a
 # convolution, and where the time of a training step goes once the convolutions are fast.
 #
 # **Time** {minutes}
 #
-# **You need** C's loops, arrays and pointers, no more.
+# **You need** only C's loops, arrays and pointers.
 #
 # **Connects to** lab 01, which shows how TensorFlow rewrites a graph; lab 03, which asks about ResNet-50; and lab 07,
 # which trains this network with several processes.
@@ -76,17 +76,16 @@ POOL_ROUNDS = 1 if QUICK else 9  # section 5
 # ## 1 · One variable {read 4, wait 2.7}
 #
 # A layer of a network is a few nested loops over numbers. TensorFlow decides *which* loops to run. On a CPU, a library
-# runs them: **Eigen**, which TensorFlow has always used, or **oneDNN**, which Intel started and several companies now
-# develop in the open. The variable `TF_ENABLE_ONEDNN_OPTS` chooses when TensorFlow starts. If it is unset, TensorFlow
-# chooses by the CPU's instructions:
+# runs them, either **Eigen**, which TensorFlow has always used, or **oneDNN**, which Intel started and several
+# companies now develop in the open. The variable `TF_ENABLE_ONEDNN_OPTS` chooses when TensorFlow starts. If it is
+# unset, the CPU's instructions decide.
 
 # %%
 default = "on" if onednn.is_default() else "off"
 print(f"On this CPU, TensorFlow turns oneDNN {default} by default.")
 
 # %% [markdown]
-# The next script trains a small CNN in a process of its own, so that it can be measured with the variable unset, 0 and
-# 1.
+# The next script trains a small CNN in its own process, so it can be measured with the variable unset, 0 and 1.
 
 # %%
 Code(filename=ROOT / "labkit" / "models" / "mnist.py")
@@ -156,7 +155,7 @@ Path("work/cnn.json").write_text(json.dumps(result))
 # %% [markdown]
 # <div class="alert alert-block alert-info" style="color: black">
 #
-# **Guess first.** How much faster is training with oneDNN than with Eigen on your machine? 2 means twice the speed.
+# **Guess first.** How much faster is training with oneDNN than with Eigen on your machine (2 means twice the speed)?
 #
 # </div>
 
@@ -169,9 +168,9 @@ results.guess(1, "training with oneDNN vs Eigen", ..., unit="×")
 # interval**](../docs/learn/glossary.md#confidence-interval), and calls a difference *faster* only if the interval
 # excludes 1.
 #
-# One [**inter-op**](../docs/learn/glossary.md#inter-op-parallelism) thread runs one operation at a time, so that
-# section 5 can add up their times. Three variants are for section 5 only: their `MALLOC_…` variables tell the C library
-# to keep freed memory, or to give it back.
+# One [**inter-op**](../docs/learn/glossary.md#inter-op-parallelism) thread runs one operation at a time, so section 5
+# can add up their times. Three variants are for section 5 only. Their `MALLOC_…` variables tell the C library to keep
+# freed memory or to give it back.
 #
 # This takes two or three minutes. Meanwhile, read section 2.
 
@@ -215,9 +214,9 @@ results.compare_guess(1, gain)
 results.step("onednn", gain)
 
 # %% [markdown]
-# The losses may differ by rounding, as each library adds in another order.
+# The losses may differ by rounding, because each library adds in a different order.
 #
-# In 2019, Intel published ResNet-50 training at 3.84 images/s by default and 17.69 with MKL-DNN, 4.6× (F. Baruffa,
+# In 2019, Intel published ResNet-50 training at 3.84 images/s by default and 17.69 (4.6×) with MKL-DNN (F. Baruffa,
 # *Deep Learning at Scale using Distributed Frameworks*). TensorFlow's default was then built for older instruction
 # sets.
 
@@ -228,8 +227,8 @@ results.answer(1, "What would you have got without setting anything, and what is
 # <details><summary>A model answer</summary>
 #
 # *Unset* is the library that this section's first line names, and the ratio of oneDNN to Eigen is what the default
-# gains or gives away. On CPUs without VNNI, BF16 or AMX (the first Xeons with AVX-512, AMD's before Zen 4, many
-# laptops), the default is Eigen, so setting the variable is the cheapest speed-up you will ever get.
+# gains or gives away. On CPUs without VNNI, BF16 or AMX (the first Xeons with AVX-512, AMD CPUs before Zen 4, many
+# laptops), the default is Eigen, so setting the variable is the cheapest speed-up of all.
 #
 # </details>
 #
@@ -294,9 +293,9 @@ display(markdown.table(("operation", "forward: oneDNN's", "backward: oneDNN's"),
 # %% [markdown]
 # Relu, Tanh and LRN were once on the list, because every operation between two convolutions had to understand oneDNN's
 # memory layout. Since TensorFlow 2.8, images keep TensorFlow's own layout
-# ([#53288](https://github.com/tensorflow/tensorflow/pull/53288), 2021), and these operations have left
+# ([#53288](https://github.com/tensorflow/tensorflow/pull/53288), 2021), and these operations have left the list
 # ([#65852](https://github.com/tensorflow/tensorflow/pull/65852), 2024). Look for Relu in the forward pass of the MNIST
-# CNN, as written and as it ran:
+# CNN, as written and as it ran.
 
 # %%
 keras.utils.set_random_seed(0)
@@ -318,9 +317,8 @@ results.answer(2, "Relu left oneDNN's list. What does it cost, forward and backw
 # %% [markdown]
 # <details><summary>A model answer</summary>
 #
-# Forward, hardly anything. As in lab 01, `Conv2D`, `BiasAdd` and `Relu` are one operation of oneDNN's, so Relu needs no
-# pass over memory. The table shows nothing like that for the backward pass: Relu's gradient is an operation of its own,
-# whose milliseconds are in section 5.
+# In the forward pass, it costs hardly anything. `Conv2D`, `BiasAdd` and `Relu` are one oneDNN operation, so Relu needs
+# no pass over memory. In the backward pass, Relu's gradient is its own operation, whose milliseconds are in section 5.
 #
 # </details>
 #
@@ -337,18 +335,18 @@ print(", ".join(re.findall(r"(\S+) =>", linked)))
 #
 # ## 3 · Count, then lay out {read 4, do 10}
 #
-# The race is about the network's second convolution, `conv2`: a batch of images of 14 × 14 pixels, from 32 to 64
-# channels. To count its operations, lay the kernel on a pixel, multiply each pair of numbers, and sum the products. A
-# multiply-add is two operations. A **tap** is one place of the kernel, of which 3 × 3 has nine. At the border of the
-# image, some taps lie outside, and *same* padding pretends that they meet zeros. Multiplying by such a zero isn't
-# useful work, so it doesn't count.
+# The race is about the network's second convolution, `conv2`, which takes a batch of images of 14 × 14 pixels from 32
+# to 64 channels. To count its operations, lay the kernel on a pixel, multiply each pair of numbers, and sum the
+# products. A multiply-add is two operations. A **tap** is one place of the kernel; a 3 × 3 kernel has nine. At the
+# border of the image, some taps lie outside, and *same* padding pretends that they meet zeros. Multiplying by such a
+# zero isn't useful work and doesn't count.
 #
 # ### Exercise 1 · Count the operations
 #
-# Write `flops(mb, ic, oc, oh, ow, kh, kw)` for a convolution with *same* padding and stride 1. The names are oneDNN's:
-# `mb` images, `ic` input channels, `oc` output channels, images of `oh × ow` pixels (input and output have the same
-# size), kernels of `kh × kw`, both odd. Count only taps that meet a pixel. A kernel may be larger than the image. Don't
-# loop over pixels, as images can be large.
+# Write `flops(mb, ic, oc, oh, ow, kh, kw)` for a convolution with *same* padding and stride 1. With oneDNN's names,
+# there are `mb` images of `oh × ow` pixels (input and output have the same size), `ic` input and `oc` output channels,
+# and kernels of `kh × kw`, both odd. Count only taps that meet a pixel. A kernel may be larger than the image. Don't
+# loop over pixels, because images can be large.
 
 
 # %%
@@ -379,9 +377,9 @@ print(f"{100 * FLOP / padded:.0f}% of the taps meet a pixel")
 #
 # ### Exercise 2 · Where is element (n, c, h, w)?
 #
-# A batch of images has four dimensions: *n* the image, *c* the channel, *h* the row, *w* the column. Memory has only
-# one. A **layout** maps each element (n, c, h, w) to its *offset*, its place in memory. Its name lists the dimensions
-# from the outermost to the innermost:
+# A batch of images has four dimensions: image *n*, channel *c*, row *h* and column *w*. Memory has only one. A
+# **layout** maps each element (n, c, h, w) to its *offset*, its place in memory. Its name lists the dimensions from
+# outermost to innermost.
 #
 # - **nchw**: each channel is an image of its own. The innermost loop runs over *w*.
 # - **nhwc**: the channels of one pixel are neighbours. The innermost loop runs over *c*.
@@ -389,7 +387,7 @@ print(f"{100 * FLOP / padded:.0f}% of the taps meet a pixel")
 #   a block, the innermost loop runs over *c*; the capital *C* counts blocks.
 #
 # Why 16? An [**AVX-512**](../docs/learn/glossary.md#avx-512) register holds 16 single-precision numbers, so one
-# instruction takes a block.
+# instruction handles a block.
 #
 # Write `offset(n, c, h, w, shape, layout)` for the three layouts. `shape` is always (N, C, H, W). In `nChw16c`, when C
 # is not a multiple of 16, unused places fill the last block.
@@ -431,14 +429,14 @@ plots.show(
 # %% [markdown]
 # ## 4 · The race {read 6, do 15, wait 1.2}
 #
-# The kit's program calls your function `convolve` for each image and times it. Each file starts with this header. `vec`
-# is a vector register of `LANES` floats:
+# The kit's program calls your function `convolve` for each image and times it. Each file starts with this header, where
+# `vec` is a vector register of `LANES` floats.
 
 # %%
 print(convolution.PROGRAM.with_suffix(".h").read_text())
 
 # %% [markdown]
-# Start with six loops per image, as in a textbook:
+# Start with six loops per image, as in a textbook.
 
 # %%
 # %%writefile work/conv_1.c
@@ -479,7 +477,7 @@ run("work/conv_1.c")
 
 # %% [markdown]
 # The compiler can't vectorise the sum, because floating-point additions must stay in order (unless `-ffast-math`
-# permits another).
+# permits another order).
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
@@ -496,7 +494,7 @@ results.guess(2, "your convolution vs six loops, on one core", ..., unit="×")
 #
 # If the innermost loop runs over output channels, its iterations are independent, so the compiler can use vector
 # instructions. For that, output channels must be neighbours in memory. The image is (h, w, c), the weights are (i, j,
-# c, k), and the result is (h, w, k), each from the outermost dimension to the innermost, as in TensorFlow.
+# c, k), and the result is (h, w, k), each from outermost to innermost dimension, as in TensorFlow.
 #
 # Write the two missing loops, over `c` and `k`. They add this tap's products to `out`, which is all zeros at the start.
 # Tap (i, j) of the kernel meets pixel (`row`, `column`) of the image.
@@ -533,22 +531,22 @@ conv_2 = check(3, "work/conv_2.c")
 run(conv_2)
 
 # %% [markdown]
-# Exchange your two loops, run the three cells again, and keep the faster order for the race.
+# Exchange your two loops, run the three cells again, and keep the faster order.
 
 # %% [markdown]
 # ### Exercise 4 · Sums in registers
 #
 # Your second convolution loads and stores a sum in `out` for each multiply-add, but a core can do two vector
-# multiply-adds per cycle, and not that many loads and stores. So compute a **tile** at a time: `PIXELS` pixels ×
-# `VECTORS` registers of output channels, whose sums stay in registers. Each register of weights is then used for
+# multiply-adds per cycle, and not that many loads and stores. So compute a **tile** of `PIXELS` pixels × `VECTORS`
+# registers of output channels at a time, and keep its sums in registers. Each register of weights is then used for
 # `PIXELS` pixels, and each pixel for `VECTORS` registers.
 #
 # A multiply-add takes about four cycles, so at least eight sums must be under way to start two per cycle, and 16 on
-# CPUs that start four. They must also fit: `PIXELS` × `VECTORS` sums, `VECTORS` registers of weights and one for the
-# pixel. With 6 × 2, these are 15 of AVX2's 16; with 14 × 2, 31 of the 32 that AVX-512 and NEON have.
+# CPUs that start four. The `PIXELS` × `VECTORS` sums must also fit, with `VECTORS` registers of weights and one for the
+# pixel. A tile of 6 × 2 takes 15 of AVX2's 16 registers, and 14 × 2 takes 31 of the 32 that AVX-512 and NEON have.
 #
 # 1. `pack` copies the weights once, before the timing starts, so that a tile reads its weights in order. The layout is
-#    (k / BLOCK, i, j, c, k % BLOCK), exercise 2's blocks with the dimensions in another order. Unused places of the
+#    (k / BLOCK, i, j, c, k % BLOCK), exercise 2's blocks with the dimensions in a different order. Unused places of the
 #    last block stay zero. Write the line that stores `weight`.
 # 2. In `tile`, write the multiply-adds of one tap and one input channel, for all `pixels` pixels and `VECTORS`
 #    registers. `x` points to this channel of the first pixel, and the next pixel is `C` floats further. `block` points
@@ -614,7 +612,7 @@ conv_3 = check(4, "work/conv_3.c")
 run(conv_3)
 
 # %% [markdown]
-# Does the size of the tile matter?
+# Does the tile's size matter?
 
 # %%
 registers = 32 if {"AVX-512", "NEON"} & {*machine.isa} else 16
@@ -630,10 +628,10 @@ results.answer(3, "Which tiles are slow on your machine, and why?", ...)
 # %% [markdown]
 # <details><summary>A model answer</summary>
 #
-# Tiles with few sums under way wait, because each multiply-add needs the result of an earlier one. Tiles for which
-# registers are missing spill, so the compiler keeps some sums in memory, and each makes a round trip of about ten
-# cycles per channel. A small tile waits for it (7 × 2 with 16 registers); a larger one is busy meanwhile (7 × 4 with
-# 32). Otherwise, pixels left over decide (14 is 6 + 6 + 2, but 7 + 7).
+# Tiles with few sums under way wait, because each multiply-add needs the result of an earlier one. Tiles that need too
+# many registers spill, so the compiler keeps some sums in memory, and each makes a round trip of about ten cycles per
+# channel. A small tile waits for it (7 × 2 with 16 registers); a larger one is busy meanwhile (7 × 4 with 32).
+# Otherwise, leftover pixels decide (14 is 6 + 6 + 2, but 7 + 7).
 #
 # </details>
 #
@@ -687,8 +685,8 @@ for call in range(-warm_up, calls):
 # %% [markdown]
 # <div class="alert alert-block alert-info" style="color: black">
 #
-# **Guess first.** How fast is your convolution on all cores, compared with oneDNN according to its own log? 0.5 means
-# half its speed.
+# **Guess first.** How fast is your convolution on all cores, compared with oneDNN according to its own log (0.5 means
+# half its speed)?
 #
 # </div>
 
@@ -696,7 +694,8 @@ for call in range(-warm_up, calls):
 results.guess(3, "your convolution vs oneDNN's log", ..., unit="×")
 
 # %% [markdown]
-# All run in each round, as do two limits, the peaks of one core and of all cores: multiply-adds on values in registers.
+# All run in each round, as do two limits, the peaks of one core and of all cores for multiply-adds on values in
+# registers.
 
 
 # %%
@@ -788,7 +787,7 @@ plots.show(
 # %% [markdown]
 # ### Why were we wrong?
 #
-# With at least eight sums under way, nothing in the tile should wait, so we predict the peak, times the share of taps
+# With at least eight sums under way, nothing in the tile should wait, so we predict the peak times the share of taps
 # that meet a pixel. Larger images have less border, 20 × 20 leaves pixels over after a tile of 14, and with more output
 # channels, a padded image is copied for more work.
 
@@ -820,15 +819,15 @@ results.answer(4, "What limits your last step now?", ...)
 # <details><summary>A model answer</summary>
 #
 # In the picture, memory's line meets the peak to the left of the markers, so the cores are the limit. From 14 × 14 to
-# 56 × 56, the share gains what the border cost (with tiles of 6, also pixels left over). After a tile of 14, pixels
-# left over cost what 20 × 20 lacks compared with both neighbours, as pairs of pixels have only four sums under way.
-# Copying costs what 256 channels gain, if the intervals show it. What one core then still lacks is in the tile: loads
-# next to the multiply-adds, or weights that leave the first-level cache. The table can't tell which. What all cores
-# lack compared with one is sharing: threads start, wait for the last one, and share caches.
+# 56 × 56, the share gains what the border cost (and leftover pixels, with tiles of 6). After a tile of 14, leftover
+# pixels slow 20 × 20 down compared with both neighbours, because pairs of pixels have only four sums under way. Copying
+# costs what 256 channels gain, if the intervals show it. The rest of one core's gap to the peak is in the tile, from
+# loads next to the multiply-adds, or from weights that leave the first-level cache. The table can't tell which. Any
+# smaller share of all cores comes from threads that start, wait for the last one, and share caches.
 #
 # </details>
 #
-# And oneDNN? Its log writes dimensions as letters, for images in the order (n, c, h, w), for weights (k, c, i, j), so
+# oneDNN's log writes dimensions as letters, in the order (n, c, h, w) for images and (k, c, i, j) for weights, so
 # `acdb` is nhwc. A capital letter is a dimension in blocks.
 
 # %%
@@ -836,9 +835,9 @@ if not native.obstacle():
     display(logs[-1][["primitive", "implementation", "src", "wei", "dst", "ms"]].tail(4))
 
 # %% [markdown]
-# `Acdb64a`, for example, is *(k / 64, i, j, c, k % 64)*, which is your `pack` with another block. Images stay in nhwc,
-# as in your files. `brg` is a tile computed as a batch of small matmuls, and `jit` is code that oneDNN generated at
-# run time for exactly this shape. Yours does only 3 × 3 kernels with stride 1.
+# `Acdb64a`, for example, is *(k / 64, i, j, c, k % 64)*, which is your `pack` with another block size. Images stay in
+# nhwc, as in your files. `brg` is a tile computed as a batch of small matmuls, and `jit` is code that oneDNN generated
+# at run time for exactly this shape. Yours only handles 3 × 3 kernels with stride 1.
 
 # %%
 results.answer(5, "Why is TensorFlow's call slower than oneDNN's log?", ...)
@@ -846,16 +845,15 @@ results.answer(5, "Why is TensorFlow's call slower than oneDNN's log?", ...)
 # %% [markdown]
 # <details><summary>A model answer</summary>
 #
-# The log times each primitive alone, and the figure above is the convolution's. A `reorder` in the log is a part of the
-# call, and converts the weights into blocks. TensorFlow also looks up the operation, allocates the output, and wakes
-# the threads, all outside the log.
+# The log times each primitive alone, and the figure above is the convolution's. A `reorder` in the log is part of the
+# call and converts the weights into blocks. TensorFlow also looks up the operation, allocates the output, and wakes the
+# threads, all outside the log.
 #
 # </details>
 #
 # ## 5 · Where the time goes {read 6, do 4, wait 0.2}
 #
-# What does a faster convolution bring? Section 1's variants *kept* ended with steps under TensorFlow's
-# profiler.
+# How much does a faster convolution help? Section 1's *kept* variants ended with steps under TensorFlow's profiler.
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
@@ -935,16 +933,16 @@ plots.show(
 )
 
 # %% [markdown]
-# *Between operations* is the rest of the step: TensorFlow's executor, Python, and copying the batch. *Other operations*
-# are the loss, the update of the weights and small operations, which are Eigen's in both runs. If a range contains 0,
-# the saving isn't certain.
+# *Between operations* is the rest of the step, with TensorFlow's executor, Python, and copying the batch. *Other
+# operations* are the loss, the update of the weights and small operations, which Eigen runs in both variants. If a
+# range contains 0, the saving isn't certain.
 #
 # ### A surprise: pooling's backward pass
 #
 # Pooling takes a maximum of four numbers, and its gradient goes to where that maximum was. Why should that be
 # expensive? TensorFlow has two versions of the gradient. `MaxPoolGrad` gets the input of the forward pass.
 # `MaxPoolGradWithArgmax` gets the positions of the maxima, from a forward pass that keeps them. This script times both
-# with Eigen, and the first also on images of zeros, which need as many comparisons:
+# with Eigen, and the first also on images of zeros, which need as many comparisons.
 
 # %%
 # %%writefile work/pool.py
@@ -995,7 +993,7 @@ results.answer(6, "What does Eigen's backward pooling spend its time on?", ...)
 # %% [markdown]
 # <details><summary>A model answer</summary>
 #
-# On finding the maxima again. A forward pass that keeps positions takes almost as long, and a backward pass that gets
+# It finds the maxima again. A forward pass that keeps positions takes almost as long, and a backward pass that gets
 # them is cheap. In TensorFlow's
 # [`maxpooling_op.cc`](https://github.com/tensorflow/tensorflow/blob/master/tensorflow/core/kernels/maxpooling_op.cc),
 # `MaxPoolingGradOp` first searches for the positions, with an `if` per element. With zeros, the CPU predicts these
@@ -1010,7 +1008,7 @@ results.answer(6, "What does Eigen's backward pooling spend its time on?", ...)
 # The C library can return freed memory to the kernel. The next step then gets new pages, each of which costs a [**page
 # fault**](../docs/learn/glossary.md#page-fault) and must be filled with zeros. By default, it does so with large
 # arrays, but raises its threshold when one is freed, so processes differ. The variants *given back* and *kept* of
-# section 1 force either, and give the price of a fault.
+# section 1 force either behaviour, and give the price of a fault.
 
 
 # %%
@@ -1037,9 +1035,9 @@ results.answer(7, "How much of oneDNN's gain in section 1 was memory?", ...)
 # %% [markdown]
 # <details><summary>A model answer</summary>
 #
-# What *Eigen* pays for its faults, minus what *oneDNN* pays. If both are a small part of the step, the suspect is
-# cleared on your machine, and the last line's two ratios agree within their intervals. A single round with many faults
-# is chance.
+# It was what *Eigen* pays for its faults, minus what *oneDNN* pays. If both are a small part of the step, the suspect
+# is cleared on your machine, and the last line's two ratios agree within their intervals. A single round with many
+# faults is chance.
 #
 # </details>
 #
@@ -1077,9 +1075,9 @@ improve_first = check(6, improve_first)
 results.guess(5, "training with conv2's forward pass at the peak", ..., unit="×")
 
 # %% [markdown]
-# Here is oneDNN's log of some training steps, and pooling's first line, from the warm-up. Each of the two gradients of
-# a convolution has as many operations as its forward pass, and moves as many bytes. The limit is the roofline's, with
-# the speed of *reading* memory.
+# Here is oneDNN's log of some training steps, and pooling's first line from the warm-up. Each of the two gradients of a
+# convolution has as many operations as its forward pass, and moves as many bytes. The limit is the roofline's, with the
+# speed of *reading* memory.
 
 # %%
 env = {"ONEDNN_VERBOSE": 1, "TF_ENABLE_ONEDNN_OPTS": 1, "TF_NUM_INTEROP_THREADS": 1}
@@ -1130,8 +1128,8 @@ results.answer(8, "What would you spend the week on?", ...)
 # <details><summary>A model answer</summary>
 #
 # A part can save its share of the step times the share of its limit that it lacks. The last column shows what that is
-# worth, and the factor of *conv2 forward*, which you raced, is what your week would buy. Near ties can change places in
-# another run. The last line is TensorFlow's: time between operations and around oneDNN's, gradients of Relu and bias,
+# worth, and the factor of *conv2 forward* is what your week would buy. Near ties can change places in another run. The
+# last line is TensorFlow's time, between operations and around oneDNN's, for gradients of Relu and bias, and for
 # updates of weights. The line above adds oneDNN's pooling and matmuls. A larger batch spreads fixed costs (lab 03 tries
 # that), and compiling the graph merges small operations. conv1 has one input channel and does about 4 FLOP/byte, so
 # memory is its limit, and a cache can lift that.
@@ -1179,13 +1177,14 @@ else:
         print(f"{name:16} {figure}")
 
 # %% [markdown]
-# On paper, AVX2's registers hold 8 numbers instead of SSE's 4, and FMA multiplies and adds in one instruction, up to 4×
-# together. AVX-512 doubles that on CPUs with 512-bit units (most Intel Xeons, AMD's Zen 5 servers and desktops), but
-# not on Zen 4, whose units have 256 bits. *Any* repeats section 4's figures, with all instructions of your CPU.
+# On paper, AVX2's registers hold 8 numbers instead of SSE's 4, and FMA multiplies and adds in one instruction, which
+# together give up to 4×. AVX-512 doubles that on CPUs with 512-bit units (most Intel Xeons, AMD's Zen 5 servers and
+# desktops), but not on Zen 4, whose units have 256 bits. *Any* repeats section 4's figures, with all instructions of
+# your CPU.
 #
 # **Finished early?**
 #
-# - Beat oneDNN: process two rows at a time.
+# - Beat oneDNN by processing two rows at a time.
 # - Count `zmm` and `ymm` registers with `objdump -d`, in your program and in the code that `ONEDNN_JIT_DUMP=1` writes.
 
 # %% [markdown]
@@ -1204,13 +1203,13 @@ else:
 #
 # 1. The six loops sum into one number, and floating-point additions may not be reordered. In the second, each iteration
 #    of the innermost loop writes another element.
-# 2. Memory traffic. All additions and maxima are still computed.
+# 2. It saves memory traffic. All additions and maxima are still computed.
 # 3. Operations passed blocked tensors on, so that images were converted only at the ends of a chain. oneDNN's
-#    convolutions now read nhwc about as fast. Weights are still blocked, in training at each step: the reorders in the
-#    log.
-# 4. The loss over many steps and the accuracy, not single bits: training amplifies rounding.
-# 5. Intra-op threads share one operation, inter-op threads run several. With OpenMP, `OMP_NUM_THREADS` sets oneDNN's
-#    threads, and TensorFlow's come on top.
+#    convolutions now read nhwc about as fast. Weights are still blocked, as the log's reorders at each training step
+#    show.
+# 4. Check the loss over many steps and the accuracy, not single bits, because training amplifies rounding.
+# 5. Intra-op threads share one operation, and inter-op threads run several. With OpenMP, `OMP_NUM_THREADS` sets
+#    oneDNN's threads, and TensorFlow's come on top.
 #
 # </div>
 
@@ -1220,7 +1219,7 @@ else:
 # **For the instructor.** Other machines, timing, and what goes wrong.
 #
 # - **No AVX-512**: the tile is 6 × 2 registers of 8 numbers, and 7 × 2 spills one sum, which slows it visibly. **Arm**:
-#   14 × 2 registers of 4; oneDNN may call Arm's Compute Library, and its log says so.
+#   the tile is 14 × 2 registers of 4, and oneDNN may call Arm's Compute Library, and its log says so.
 # - **Many cores**: the training step keeps its batch of 64, so fixed costs weigh more.
 # - **Two hardware threads of one core**: the peak of all "cores" is about that of one.
 # - **No compiler**: exercises 3 to 5 can't be attempted, the race is a recording, and section 5 runs.
@@ -1256,6 +1255,6 @@ closing = [
 results.table("conv2 and the MNIST CNN", closing)
 
 # %% [markdown]
-# Published: Baruffa, 2019, as in section 1 (the source doesn't name the machine).
+# The published figure is from section 1's source, which doesn't name the machine.
 #
 # **Next:** [lab 03](03_resnet50.ipynb) asks the same questions about ResNet-50.
