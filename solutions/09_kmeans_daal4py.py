@@ -20,7 +20,7 @@
 #
 # **Time** {minutes}
 #
-# **Connects to** lab 06, which adds up numbers over ranks, and lab 07, which exposes fakes among distributed trainings.
+# **Connects to** lab 06, which adds up numbers over ranks, and lab 07, which exposes fakes in distributed training.
 
 # %% tags=["parameters"]
 QUICK = False  # small runs, as the tests make them
@@ -64,13 +64,14 @@ RACE_ROUNDS = 1 if QUICK else 9  # section 7
 # ## 1 · A photo in sixteen colours? {read 3, do 5}
 #
 # A pixel has three numbers from 0 to 255 for red, green and blue, which take 24 bits. With a
-# [**palette**](../docs/learn/glossary.md#palette) of 16 colours, a pixel is only the number of its colour and takes 4
-# bits. Choosing the palette is called [**colour quantisation**](../docs/learn/glossary.md#colour-quantisation). Signal
-# processing calls it *pixel-wise vector quantisation*: the nearest vector of a small *code book* replaces each pixel.
+# [**palette**](../docs/learn/glossary.md#palette) of 16 colours, a pixel stores only the number of its colour, which
+# takes 4 bits. Reducing a photo to a palette is called [**colour
+# quantisation**](../docs/learn/glossary.md#colour-quantisation). In signal processing, it is *pixel-wise vector
+# quantisation*, which replaces each pixel with the nearest vector of a small *code book*.
 #
 # The photo comes with scikit-learn ([danielbuechele](https://www.flickr.com/photos/danielbuechele/6061409035), [CC BY
-# 2.0](https://creativecommons.org/licenses/by/2.0/)). For your own, put a file next to this notebook and set `PHOTO` to
-# its name. It needs at least 64 colours.
+# 2.0](https://creativecommons.org/licenses/by/2.0/)). To use your own, put a file next to this notebook and set `PHOTO`
+# to its name. It needs at least 64 colours.
 
 # %%
 PHOTO = None  # or "my_photo.jpg"
@@ -91,9 +92,9 @@ print(f"{photo.shape[1]} × {photo.shape[0]} = {len(pixels):,} pixels, {len(colo
 #
 # $$ \mathrm{PSNR} = 10 \log_{10} \frac{255^2}{\mathrm{MSE}} $$
 #
-# As a rule of thumb, you hardly see a difference above about 40 dB, and you do see one at 30 dB. Write
-# `psnr(original, quantised)` for two `uint8` pictures of the same shape. If they are equal, there is no error: return
-# `math.inf`. First, try `np.uint8(3) - np.uint8(5)`.
+# As a rule of thumb, a difference is hardly visible above about 40 dB, and visible at 30 dB. Write `psnr(original,
+# quantised)` for two `uint8` pictures of the same shape. Return `math.inf` if they are equal. First, try `np.uint8(3) -
+# np.uint8(5)`.
 
 
 # %%
@@ -133,7 +134,7 @@ results.guess(1, "16 colours chosen for the photo", ..., unit="dB")
 # %% [markdown]
 # ## 2 · K-Means, and a good start {read 5, wait 0.35}
 #
-# K-Means looks for the *k* colours, the [**centroids**](../docs/learn/glossary.md#centroid), with the smallest sum of
+# K-Means looks for the *k* colours, or [**centroids**](../docs/learn/glossary.md#centroid), with the smallest sum of
 # squared distances from each pixel to its nearest centroid. This sum is the
 # [**objective**](../docs/learn/glossary.md#objective); scikit-learn calls it *inertia*. Divided by three times the
 # number of pixels, it is the mean squared error. Finding the minimum is NP-hard in general. Lloyd's algorithm is a
@@ -143,10 +144,10 @@ results.guess(1, "16 colours chosen for the photo", ..., unit="dB")
 # 2. **Update**: move each centroid to the mean of its pixels.
 # 3. **Repeat** for a number of iterations, or until nothing moves.
 #
-# The objective never increases, and the algorithm ends in a **local minimum**. The start decides which one. Of *k*
-# random pixels, most are sky if the photo is mostly sky. **k-means++** draws one pixel after another, with a
-# probability proportional to its squared distance from the nearest one drawn, so a rare but distant colour gets a
-# centroid too. (scikit-learn draws a few candidates each time and takes the best; daal4py draws one.)
+# The objective never increases, and the algorithm ends in a **local minimum**. The start decides which one. If the
+# photo is mostly sky, so are *k* random pixels. **k-means++** draws one pixel after another, each with a probability
+# proportional to its squared distance from the nearest one drawn so far, so that rare but distant colours get a
+# centroid. (scikit-learn draws a few candidates each time and takes the best; daal4py draws one.)
 
 
 # %%
@@ -207,15 +208,15 @@ results.answer(1, "How much does a good start gain at first, and how much in the
 # %% [markdown]
 # <details><summary>A model answer</summary>
 #
-# Compare the medians of the two kinds, before the first iteration and after the last. The first difference is large,
-# and the iterations remove most of it, so a good start saves iterations first of all. What remains at the end is partly
-# missing iterations, partly another local minimum. With the kit's photo, luck among the k-means++ starts matters a
-# little less, as their range shows, and the worst random start remains a decibel below the others' median. A few tenths
-# of a decibel are hard to see.
+# Compare the medians of the two kinds before the first iteration and after the last. The initial difference is large,
+# but the iterations remove most of it, so a good start mainly saves iterations. The rest is due partly to missing
+# iterations, and partly to other local minima. With the kit's photo, it is a little larger than the range of the
+# k-means++ starts, and the worst random start remains a decibel below the median random start. A few tenths of a
+# decibel are hard to see.
 #
 # </details>
 #
-# Here are three palettes that are chosen for the photo. Compare 8 and 64 with the fixed colours of section 1.
+# Here are three palettes chosen for the photo. Compare 8 and 64 colours with the fixed ones of section 1.
 
 
 # %%
@@ -248,8 +249,8 @@ plots.show(figure, alt=alt, keep=results)
 #
 # Now several ranks share the pixels. *Single program, multiple data*, or [**SPMD**](../docs/learn/glossary.md#spmd),
 # means that every rank runs the same script on its own rows. In each iteration, the ranks need the mean of each
-# centroid's pixels over all ranks. So each rank sends its *sums* and its *numbers* of pixels, and all of them are added
-# up:
+# centroid's pixels over all ranks. So each rank sends the *sums* and *numbers* of its pixels, and all of them are added
+# up.
 #
 # ```mermaid
 # flowchart LR
@@ -263,10 +264,10 @@ plots.show(figure, alt=alt, keep=results)
 #     sum --> same["the same centroids on every rank"]
 # ```
 #
-# Cutting the photo is the script's task. The [example of the
-# package](https://github.com/uxlfoundation/scikit-learn-intelex/blob/main/examples/daal4py/kmeans_spmd.py) gives each
-# rank `int(rows / ranks)` rows, so the last `rows % ranks` rows are lost. In this file, a share ends where the next one
-# starts:
+# Dividing the photo is the script's task. [daal4py's
+# example](https://github.com/uxlfoundation/scikit-learn-intelex/blob/main/examples/daal4py/kmeans_spmd.py) gives each
+# rank `int(rows / ranks)` rows, so the last `rows % ranks` rows are lost. In this file, each share ends where the next
+# one starts.
 
 # %%
 # %%writefile work/share.py
@@ -290,16 +291,16 @@ mine = pixels[start:stop].astype(np.float64)
 # %% [markdown]
 # ### Exercise 2 · What a rank sends
 #
-# Write `partial(pixels, centroids)`: what one rank contributes to an iteration. `pixels` has *n* rows of three numbers
-# (at least one), and `centroids` has *k*. Return a NumPy array with *k* rows and **four** columns: for each centroid,
-# the sums of red, green and blue over the pixels that are nearest to it, and the number of these pixels. A centroid
-# without pixels has a row of zeros. The pixels' `labels` are given. A loop over centroids is fast enough.
+# Write `partial(pixels, centroids)`, which returns one rank's contribution to an iteration. `pixels` has *n* ≥ 1 rows
+# of three numbers, and `centroids` has *k*. The result is a NumPy array with *k* rows and **four** columns. Row *i* has
+# the sums of red, green and blue over the pixels nearest to centroid *i*, and their number. A centroid without pixels
+# has a row of zeros. The pixels' `labels` are given. A loop over centroids is fast enough.
 #
 # ### Exercise 3 · Do all ranks have the same?
 #
-# If ranks work together, **all of them hold the same centroids**. Write `spread(of_ranks)`, which measures that.
-# `of_ranks` is a list with the centroids of each rank, arrays of the same shape. Return the largest difference between
-# any two ranks, in any number of any centroid, as one number.
+# If ranks work together, **all of them hold the same centroids**. Write `spread(of_ranks)` to measure that. `of_ranks`
+# is a list of the ranks' centroids, arrays of the same shape. Return one number, the largest difference between any two
+# ranks in any number of any centroid.
 
 # %%
 # %%writefile work/sums.py
@@ -333,12 +334,12 @@ partial = check(2, "work/sums.py")
 spread = check(3, "work/sums.py")
 
 # %% [markdown]
-# The checks wrote `work/checked/sums.py`, from which scripts import your functions. An iteration sends at least *k* × 4
-# numbers per rank, however many pixels there are. But floating-point sums depend on their order.
+# The checks wrote `work/checked/sums.py`, from which the scripts import your functions. An iteration sends at least *k*
+# × 4 numbers per rank, however many pixels there are. But floating-point sums depend on the order of additions.
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
-# **Guess first.** In double precision, how far apart are the sums of all pixels, and those of seven shares added up?
+# **Guess first.** In double precision, how much do the sums over all pixels differ from seven shares' sums, added up?
 #
 # </div>
 
@@ -369,10 +370,10 @@ results.answer(2, "Why is one of the two exactly 0?", ...)
 # %% [markdown]
 # <details><summary>A model answer</summary>
 #
-# Pixels are integers, so every sum on the way is an integer. Double precision represents all integers up to 2**53
-# exactly. As long as the sums stay below, nothing is ever rounded, and the order of the additions can't matter. After a
-# division by 255, nearly every addition is rounded, and another order rounds differently. With float32, the limit is
-# 2**24, about 65,800 white pixels. So on integers, ranks must agree on these sums *exactly*.
+# Pixels are integers, so every intermediate sum is an integer. Double precision represents all integers up to 2**53
+# exactly. Below that, nothing is rounded, and the order of additions doesn't matter. After the division by 255, nearly
+# every addition is rounded, and another order rounds differently. With float32, the limit is 2**24, the sum of about
+# 65,800 white pixels. So on integers, ranks must agree on these sums *exactly*.
 #
 # </details>
 #
@@ -386,13 +387,13 @@ results.answer(2, "Why is one of the two exactly 0?", ...)
 # | --- | --- |
 # | `d4p.my_procid()`, `d4p.num_procs()` | return the rank and the number of ranks; the first call starts MPI |
 # | `d4p.kmeans_init(k, method=…)` | draws the first centroids; `plusPlusDense` is k-means++ |
-# | `d4p.kmeans(k, iterations)` | fits; `accuracyThreshold=0` doesn't stop early |
-# | `d4p.kmeans(k, 0, assignFlag=True)` | labels pixels: no iteration, so nothing moves |
+# | `d4p.kmeans(k, iterations)` | fits; with `accuracyThreshold=0`, it doesn't stop early |
+# | `d4p.kmeans(k, 0, assignFlag=True)` | labels pixels; without iterations, nothing moves |
 # | `d4p.daalinit(n)`, `d4p.daalfini()` | sets the number of threads; ends MPI |
 #
 # [Its documentation](https://uxlfoundation.github.io/scikit-learn-intelex/latest/about_daal4py.html) calls it
-# *deprecated in favor of the newer sklearnex*, which is in the same package. But distributed algorithms on CPUs have no
-# successor there: `sklearnex.spmd` is for several GPUs. On Arm, which has no daal4py, you see recorded results.
+# *deprecated in favor of the newer sklearnex*, which is in the same package. But sklearnex has no distributed
+# algorithms for CPUs, as `sklearnex.spmd` is for several GPUs. On Arm, which has no daal4py, you see recorded results.
 #
 # A colleague has written this script:
 
@@ -421,9 +422,9 @@ if __name__ == "__main__":
         print(f"found on {d4p.num_procs()} ranks, with the objective {objective:,.0f}")
 
 # %% [markdown]
-# The next one examines such runs. How far apart are the ranks at the start, and at the end? How far is rank 0's result
-# from that of one process, which has all pixels and starts where rank 0 started? It calls `run` several times;
-# daal4py's default seed makes each start the same.
+# The next script examines such runs. How far apart are the ranks at the start and at the end? How far is rank 0's
+# result from that of one process with all pixels and the same start? The script calls `run` several times; daal4py's
+# default seed makes each start the same.
 
 # %%
 # %%writefile work/prove.py
@@ -484,8 +485,8 @@ looks = prove("looks", "work/looks.py")
 print(f"objective of one process from the same start: {looks['of one process']:,.0f}")
 
 # %% [markdown]
-# It ran on two ranks and reported a result. From the same start, its objective is *smaller* than that of one process.
-# Should you be pleased, or suspicious?
+# The colleague's script ran on two ranks and reported a result. From the same start, its objective is *smaller* than
+# that of one process. Should you be pleased, or suspicious?
 
 # %%
 REASONS = ("a better minimum", "more exact arithmetic", "it doesn't cover all pixels")
@@ -499,7 +500,7 @@ only_its_own = math.isclose(looks["objective"], looks["of its own pixels"], rel_
 results.compare_guess(3, REASONS[2] if only_its_own else REASONS[0])
 
 # %% [markdown]
-# Your `spread` catches it: the ranks hold different centroids, each fitted to its own share.
+# Your `spread` catches it, because the ranks hold different centroids, each fitted to its own share.
 
 # %% [markdown]
 # The colleague reads the documentation again, and moves one argument:
@@ -537,7 +538,7 @@ print(f"objective: two ranks {again['objective']:,.0f}, one process {again['of o
 results.compare_guess(4, "not zero" if again["ranks, at the end"] else "zero")
 
 # %% [markdown]
-# All ranks agree, and the objective covers all pixels. Is it right now? Two more rows of the same results tell.
+# All ranks agree, and the objective covers all pixels. Is it right now? Look at two more rows of the same results.
 
 # %%
 for row in ("ranks, at the start", "vs one process"):
@@ -549,19 +550,19 @@ results.answer(3, "Each rank has a start of its own. What does the first iterati
 # %% [markdown]
 # <details><summary>A model answer</summary>
 #
-# Each rank draws its own first centroids, from its own pixels. Number 3 may be a blue on rank 0 and a brown on rank 1.
-# The first iteration adds up the sums of both and divides by both numbers: a mean of pixels that don't belong together.
-# From then on all ranks hold the same centroids, so agreement at the *end* proves nothing. The run is a K-Means, but
-# from a start that no rank has drawn.
+# Each rank draws its first centroids from its own pixels. Centroid 3 may be a blue on rank 0 and a brown on rank 1. The
+# first iteration adds up their sums and their numbers, and divides, so it takes the mean of pixels that don't belong
+# together. From then on, all ranks hold the same centroids, so agreement at the *end* proves nothing. The run is
+# K-Means, but from a start that no rank has drawn.
 #
 # </details>
 #
 # ### Exercise 4 · The right version
 #
-# Write `run(mine, colours, iterations)`. It returns three things: the first centroids, the last ones after exactly this
-# number of iterations, and the objective that the fit reports. All ranks get the same first and last centroids, the
-# first ones have one row per colour, and the last ones are those of one process that starts from them with all pixels.
-# Begin with either script. The check runs it on 4 ranks and takes a few seconds.
+# Write `run(mine, colours, iterations)`, which returns the first centroids, the last ones after exactly this number of
+# iterations, and the objective that the fit reports. All ranks get the same first and last centroids. The first have
+# one row per colour, and the last equal those of one process that starts from the first with all pixels. Begin with
+# either script. The check runs on 4 ranks for a few seconds.
 
 # %%
 # %%writefile work/fit.py
@@ -598,7 +599,7 @@ for n in sorted({0, 1, 2, 5, ITERATIONS}):
     print(f"dB, {n:2} iterations   ", *(f"{value:11.2f}" for value in reached))
 
 # %% [markdown]
-# The last rows are the quality of rank 0's centroids on the whole photo.
+# The last rows show the quality of rank 0's centroids on the whole photo.
 
 # %%
 results.answer(4, "What did each mistake cost, and would you have seen it in the picture?", ...)
@@ -606,28 +607,27 @@ results.answer(4, "What did each mistake cost, and would you have seen it in the
 # %% [markdown]
 # <details><summary>A model answer</summary>
 #
-# Compare the last row with `fit`. Rank 0 of `looks.py` fits half of the photo. With the kit's photo, that costs more
-# than half a decibel. `again.py` covers all pixels. The first iteration throws its start away, and the next ones repair
-# nearly all of it. It loses less than the range of k-means++ in section 2 (a rough yardstick, from 5% of the pixels and
-# another k-means++). You would hardly have seen either; this lab doesn't show the pictures. But neither run is what its
-# script claims, and other data can lose more. The proof is that of lab 07: *n ranks equal one process on all the data,
-# from the same start*. It proves the result, not that the work was divided: ranks that each fit all pixels pass it,
-# too.
+# In the last row, compare both with `fit`. Rank 0 of `looks.py` fits only half of the photo, which costs more than half
+# a decibel with the kit's photo. `again.py` covers all pixels. Its first iteration throws the start away, but the next
+# ones repair nearly all the damage. It loses less than the range of k-means++ in section 2 (a rough yardstick, from 5%
+# of the pixels and another k-means++). You would hardly have seen either mistake. But neither script does what it
+# claims, and other data can lose more. As in lab 07, the proof is that *n ranks equal one process on all the data, from
+# the same start*. It proves the result, not that the work was divided. Ranks that each fit all pixels would pass, too.
 #
 # </details>
 #
 # One trap is left. In the last column, the objectives differ, though the centroids agree. A distributed fit reports the
-# objective *before* its last update, a fit in one process the one after.
+# objective *before* its last update, and a fit in one process the objective after it.
 #
 # ## 5 · How little is enough? {read 5, do 5, wait 1}
 #
 # Now the pixels could go to many machines. Do they need to? scikit-learn's [example of colour
 # quantisation](https://scikit-learn.org/stable/auto_examples/cluster/plot_color_quantization.html) fits 64 colours of
-# this photo on **1,000** of its pixels, without a word on what that costs.
+# this photo on **1,000** of its pixels, without saying what that costs.
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
-# **Guess first.** From which sample size does the best of three starts beat tripling the pixels?
+# **Guess first.** At what sample size does the best of three starts begin to beat three times the pixels?
 #
 # </div>
 
@@ -635,8 +635,8 @@ results.answer(4, "What did each mistake cost, and would you have seen it in the
 results.guess(5, "sample size from which starts matter more", ..., unit="pixels")
 
 # %% [markdown]
-# We draw random samples of several sizes and fit each from several starts. A run has an error on its *own
-# sample*, which you know, and a PSNR on the *whole* photo, which you want. Smaller samples are parts of larger ones.
+# We draw random samples of several sizes and fit each from several starts. Each run has an error on its *own sample*,
+# which you know, and a PSNR on the *whole* photo, which matters. Smaller samples are parts of larger ones.
 
 
 # %%
@@ -661,11 +661,11 @@ fitted = {n: [runs_on(n, number) for number in range(SAMPLES)] for n in sizes}
 # %% [markdown]
 # ### Exercise 5 · The best of several starts
 #
-# You fit several times, and keep the run with the **smallest error on the sample**, as you don't know more. What does
-# that gain on the whole photo? Write `best_of(errors, psnrs, starts)`. The first two are lists with an entry per
-# run, and all errors are different. Imagine that you had made only `starts` of these runs. Return the mean PSNR of the
-# run that you would keep, over *all* ways to choose `starts` of the runs; `itertools.combinations` lists them.
-# With errors 3, 1, 2, PSNRs 10, 30, 25 and two starts, you would keep 30, 25 or 30: on average 28.3.
+# You fit several times and keep the run with the **smallest error on the sample**, as that is all you know. How much
+# does that gain on the whole photo? Write `best_of(errors, psnrs, starts)`. The first two arguments are lists with one
+# entry per run, and all errors are different. Imagine that you had made only `starts` of these runs. Return the mean
+# PSNR of the run that you would keep, over *all* ways to choose them, which `itertools.combinations` lists. With errors
+# 3, 1, 2, PSNRs 10, 30, 25 and two starts, you would keep 30, 25 or 30, which is 28.3 on average.
 
 
 # %%
@@ -682,8 +682,8 @@ best_of = check(5, best_of)
 
 # %% [markdown]
 # Three starts take three times the work of one. Three times the pixels, the next size, take three times the work *per
-# iteration*, and often more iterations. What gains more? Each figure is a median over nine samples. Its 95% interval
-# leaves out the smallest and the largest.
+# iteration*, and often more iterations. Which gains more? Each figure is a median over nine samples, and its 95%
+# interval leaves out the smallest and largest.
 
 
 # %%
@@ -750,7 +750,7 @@ first = Measured(min(ahead, default=len(pixels)), unit="pixels", digits=0, note=
 results.compare_guess(5, first)
 
 # %% [markdown]
-# And for the 64 colours of scikit-learn's example?
+# What about the 64 colours of scikit-learn's example?
 
 # %%
 loss = {n: gain(once[n], once[len(pixels)]) for n in sizes}
@@ -767,25 +767,25 @@ results.answer(5, "How many pixels, and how many starts, would you use? What is 
 # <details><summary>A model answer</summary>
 #
 # With the kit's photo, 9,000 pixels and three starts are enough for 16 colours. Up to 1,000 pixels, tripling them gains
-# more. At 9,000 and above, no figure shows that more pixels gain anything, while three starts still do. The sizes 3,000
-# and 27,000 are not decided, as the interval in the last column contains 0. As tripling the pixels also takes more
-# iterations, starts may win earlier at equal work. With 64 colours, taking only 1,000 pixels costs more than twice as
-# much as with 16, as each centroid needs pixels of its own. The example doesn't mention that.
+# more. At 9,000 and above, no figure shows that more pixels gain anything, while three starts still do. For 3,000 and
+# 27,000 pixels, nothing is decided, as the interval in the last column contains 0. Starts may win earlier at equal
+# work, since tripling the pixels takes more iterations. With 64 colours, taking only 1,000 pixels costs more than twice
+# as much as with 16, as each centroid needs its own pixels.
 #
 # </details>
 #
 # ## 6 · Threads or processes? {read 3, wait 1.4, optional}
 #
 # daal4py can also use several [threads](../docs/learn/glossary.md#thread) in one
-# [**process**](../docs/learn/glossary.md#process), without shares and messages. What is faster on the same cores?
+# [**process**](../docs/learn/glossary.md#process), without shares and messages. Which is faster on the same cores?
 #
 # - **First touch.** Linux places a page of memory on the [**NUMA node**](../docs/learn/glossary.md#numa-node) of the
-#   thread that first writes to it. If one thread reads the pixels, all of them are on one node, and threads on the
-#   other node fetch them from there. Ranks that are pinned read their own shares, each on its own node. It matters for
-#   data larger than the caches; this photo is not.
-# - **Pinning.** `mpirun -bind-to` [**pins**](../docs/learn/glossary.md#pinning) each rank to cores of its own. A plain
-#   `mpirun` of this MPI pins nothing, so each rank may start a thread for every core:
-#   [**oversubscription**](../docs/learn/glossary.md#oversubscription). A demo of 2019 states that nothing is
+#   thread that first writes to it. If one thread loads the pixels, they are all on one node, and threads on the other
+#   node fetch them from there. Pinned ranks load their own shares, each on its own node. This matters for data larger
+#   than the caches; this photo is smaller.
+# - **Pinning.** `mpirun -bind-to` [**pins**](../docs/learn/glossary.md#pinning) each rank to its own cores. By default,
+#   this MPI's `mpirun` pins nothing, so each rank may start a thread for every core, which is
+#   [**oversubscription**](../docs/learn/glossary.md#oversubscription). A demo from 2019 states that nothing is
 #   oversubscribed, as the library sees only the cores that a rank owns. Its log shows ranks pinned to the CPUs {0, 2}
 #   and {1, 3}.
 #
@@ -886,27 +886,27 @@ results.answer(6, "Who is responsible for a rank's cores: the library, the scrip
 # %% [markdown]
 # <details><summary>A model answer</summary>
 #
-# `mpirun`, by pinning. The library starts a thread for each CPU that its process may use, unless `daalinit` sets
-# another number, so the demo's statement is about its `mpirun`. The last line shows what oversubscription costs on the
-# same cores. The script is responsible for the shares, and for letting only rank 0 report. Why ranks and threads differ
-# on one NUMA node, these figures don't say.
+# `mpirun` is, because it pins. The library starts a thread for each CPU that its process may use, unless `daalinit`
+# sets another number, so the demo's statement is about its `mpirun`. The last line shows what oversubscription costs on
+# the same cores. The script is responsible for the shares, and for letting only rank 0 report. These figures don't say
+# why ranks and threads differ on one NUMA node.
 #
-# Threads can't leave their machine, and ranks can: with [1.12 TB on 32
-# nodes](https://uxlfoundation.github.io/scikit-learn-intelex/latest/distributed_daal4py.html), each holds 35 GB.
+# Threads can't leave their machine, but ranks can. With [1.12 TB on 32
+# nodes](https://uxlfoundation.github.io/scikit-learn-intelex/latest/distributed_daal4py.html), each node holds 35 GB.
 #
 # </details>
 #
 # ## 7 · Which library? {read 3.5, wait 1.1, optional}
 #
-# `sklearnex` gives the same oneDAL scikit-learn's interface. [Its
+# `sklearnex` provides the same oneDAL through scikit-learn's interface. [Its
 # notebook](https://github.com/uxlfoundation/scikit-learn-intelex/blob/main/examples/notebooks/kmeans.ipynb) reports
 # 192.1 s for scikit-learn and 7.4 s for its own K-Means, "26.1 times", both with 128 clusters of 236,930 × 14 numbers.
-# Their starts were different. scikit-learn converged after **212** iterations, the other after **274**, so per
-# iteration, the factor is about 34.
+# From different starts, scikit-learn converged after **212** iterations, and sklearnex after **274**, so the factor per
+# iteration is about 34.
 #
 # A fair race has equal data, precision, start, iterations and threads. The next cell prints the iterations and the
-# PSNR. (Elkan's algorithm gives Lloyd's result, but skips distances by the triangle inequality, for which it keeps
-# bounds per pixel and centroid.)
+# PSNR. (Elkan's algorithm gives Lloyd's result, but keeps bounds per pixel and centroid to skip distances by the
+# triangle inequality.)
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
@@ -963,7 +963,7 @@ results.hand_in("7", ("scikit-learn → sklearnex (published: 14 columns)", "26�
 
 # %% [markdown]
 # Which instructions do the libraries use? oneDAL contains a version of its code for each instruction set, and chooses
-# one at start-up. The next cell calls its own function.
+# one at start-up. The next cell calls the function that chooses.
 
 # %%
 LEVELS = {0: "SSE2", 2: "SSE4.2", 4: "AVX2", 6: "AVX-512"}
@@ -983,8 +983,8 @@ print(
 
 # %% [markdown]
 # oneDAL 2026.2 uses its AVX-512 code only if the CPU's vendor is `GenuineIntel`, as the installed library's machine
-# code shows. On an AMD CPU with AVX-512 it takes AVX2, while scikit-learn's OpenBLAS takes AVX-512. Is that the reason
-# for the difference? Deny AVX-512 to OpenBLAS, too, and see.
+# code shows. On an AMD CPU with AVX-512, it uses AVX2, while scikit-learn's OpenBLAS uses AVX-512. Is that the reason
+# for the difference? Deny AVX-512 to OpenBLAS, and see.
 
 # %%
 # %%writefile work/lloyd.py
@@ -1035,10 +1035,11 @@ results.answer(7, "Does the instruction set explain the race? And what of the pu
 # %% [markdown]
 # <details><summary>A model answer</summary>
 #
-# If the last comparison shows no difference, AVX-512 in the matmuls is not the reason: with three columns, little of
-# the work is a matmul. Whether oneDAL would gain from AVX-512 isn't tested. If Elkan is slower than Lloyd, its bounds
-# cost more than the distances that they save, which are short here. The published factor belongs to another problem: 14
-# columns, 128 clusters, unequal starts and iterations, a machine, threads and versions that aren't stated.
+# If the last comparison shows no difference, AVX-512 in the matmuls is not the reason. With three columns, matmuls are
+# a small part of the work. Whether oneDAL would gain from AVX-512 isn't tested. If Elkan's algorithm is slower than
+# Lloyd's, its bounds cost more than the distances that they save, which are cheap here. The published factor is for
+# another problem, with 14 columns, 128 clusters, and unequal starts and iterations. Its machine, threads and versions
+# aren't stated.
 #
 # </details>
 
@@ -1049,12 +1050,13 @@ results.answer(7, "Does the instruction set explain the race? And what of the pu
 #
 # 1. What is pixel-wise vector quantisation, and what is its code book?
 # 2. How do `d4p.my_procid()` and `d4p.num_procs()` decide who works on what? Which rows does the vendor's example drop?
-# 3. What does `distributed=True` do on `kmeans_init`, and what on `kmeans`?
+# 3. What does `distributed=True` do in `kmeans_init`, and what in `kmeans`?
 # 4. What do `d4p.daalinit()` and `d4p.daalfini()` do?
-# 5. Four claims of a demo: each process gets its own chunk of data; only process 0 reports; labels come from the
-#    training routine with 0 iterations; nothing is oversubscribed. Is the library responsible, the script, or `mpirun`?
+# 5. A demo makes four claims: each process gets its own chunk of data; only process 0 reports; labels come from the
+#    training routine with 0 iterations; nothing is oversubscribed. For each, is the library, the script or `mpirun`
+#    responsible?
 # 6. How do threads compare with processes? *(section 6)*
-# 7. For which work would you use daal4py today, and for which sklearnex?
+# 7. For what would you use daal4py today, and for what sklearnex?
 
 # %% [markdown] tags=["instructor"]
 # <div class="alert alert-block alert-warning" style="color: black">
@@ -1062,44 +1064,45 @@ results.answer(7, "Does the instruction set explain the race? And what of the pu
 # **For the instructor.** Answers to the questions.
 #
 # 1. Each pixel is a vector of three numbers, and the nearest of *k* vectors replaces it. The code book is the palette.
-# 2. They decide nothing; they return numbers with which a script cuts its data. Ours takes them from mpi4py. daal4py
-#    treats what each rank passes as a part of the whole. The vendor's example drops the last `rows % ranks` rows.
-# 3. On `kmeans_init`, all ranks draw one start from all pixels. On `kmeans`, sums and numbers are added up in each
-#    iteration.
-# 4. `daalinit(n)` sets the number of threads, and `daalfini()` ends MPI. In older versions the pair
-#    started and ended MPI.
-# 5. Own chunk, and only rank 0 reports: the script. Labels with 0 iterations: the library has no other way. No
-#    oversubscription: `mpirun`, by pinning.
-# 6. Read your line in section 6. On the machine that stored this, which has one NUMA node, ranks were faster.
-# 7. daal4py: distributed algorithms on CPUs, algorithms that scikit-learn lacks, fast prediction with trees of XGBoost
-#    and others. sklearnex: where it is faster; measure.
+# 2. They decide nothing. They return numbers that a script can use to divide its data; ours gets them from mpi4py.
+#    daal4py treats what each rank passes as a part of the whole. The vendor's example drops the last `rows % ranks`
+#    rows.
+# 3. In `kmeans_init`, all ranks draw one start from all pixels. In `kmeans`, each iteration adds up sums and numbers
+#    over all ranks.
+# 4. `daalinit(n)` sets the number of threads, and `daalfini()` ends MPI. In older versions, the pair started and ended
+#    MPI.
+# 5. The script is responsible for the chunks, and for letting only rank 0 report. Labels come with 0 iterations because
+#    the library has no other method. `mpirun` prevents oversubscription by pinning.
+# 6. See your figures in section 6. In the stored run, on one NUMA node, ranks were faster.
+# 7. Use daal4py for distributed algorithms on CPUs, for algorithms that scikit-learn lacks, and for fast prediction
+#    with trees from XGBoost and others. Use sklearnex where you measure a gain.
 #
 # </div>
 
 # %% [markdown] tags=["instructor"]
 # <div class="alert alert-block alert-warning" style="color: black">
 #
-# **For the instructor.** **Timing** Sections 1 and 2 take {minutes 1–2}, 3 and 4 {minutes 3–4}. No one should miss
-# section 4: let people vote on the smaller objective, and on `again.py`.
+# **For the instructor.** **Timing** Sections 1 and 2 take {minutes 1–2}, and 3 and 4 take {minutes 3–4}. No one should
+# miss section 4. Let people vote on the smaller objective, and on `again.py`.
 #
 # **Other machines** Sections 1, 2, 3 and 5 need only NumPy and scikit-learn, and their figures in dB hardly depend on
 # the machine. On Arm, sections 4, 6 and 7 show recorded results, and exercise 4 isn't checked. With fast and slow
-# cores, equal shares wait for the slowest rank, and threads may win. With 64 cores, section 6 uses eight. AMX plays no
-# role, as everything is in double precision. A photo of a megapixel takes four times as long in section 5.
+# cores, ranks with equal shares wait for the slowest one, so threads may win. With 64 cores, section 6 uses eight. AMX
+# plays no role, as everything is in double precision. A one-megapixel photo takes four times as long in section 5.
 #
-# **What goes wrong** `(original - quantised) ** 2` on `uint8` wraps around. HEIC can't be read: export JPEG. In
-# exercise 2, most forget centroids without pixels; `np.bincount` needs `minlength`.
+# **What goes wrong** `(original - quantised) ** 2` on `uint8` wraps around. HEIC files can't be read, so export JPEG.
+# In exercise 2, most people forget centroids without pixels; `np.bincount` needs `minlength`.
 #
 # </div>
 
 # %% [markdown]
 # ## Remember
 #
-# - K-Means: assign, update, repeat. The objective is the error. The start decides which minimum you reach.
+# - K-Means assigns, updates and repeats. The objective is the error. The start decides which minimum you reach.
 # - Ranks send sums and numbers, not pixels. On integers, these sums are exact in any order.
-# - `distributed=True` belongs on the start *and* on the fit. Agreement at the end proves neither.
-# - The proof: *n* ranks equal one process on all the data, from the same start.
-# - Before you share data among machines, ask how much of it you need.
+# - Both the start *and* the fit need `distributed=True`. Agreement at the end proves neither.
+# - The proof is that *n* ranks equal one process on all the data, from the same start.
+# - Before you distribute data over machines, ask how much of it you need.
 
 
 # %%
@@ -1118,7 +1121,7 @@ results.table(
 
 # %% [markdown]
 # Published: F. Baruffa, *Deep Learning at Scale using Distributed Frameworks*, Intel, 2019 (two ranks on a cloud
-# machine, pinned to two CPUs each; 1.72 s for the fit and 0.20 s for the labels of about 5,000 × 3,500 pixels, with
-# colours and iterations not stated), and scikit-learn-intelex's notebook.
+# machine, pinned to two CPUs each; 1.72 s for the fit and 0.20 s for the labels of about 5,000 × 3,500 pixels, where
+# colours and iterations aren't stated), and scikit-learn-intelex's notebook.
 #
 # **Next:** [lab 10](10_language_models.ipynb) turns to language models, and to the limits that decide their speed.
