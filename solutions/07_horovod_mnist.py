@@ -15,12 +15,12 @@
 # same one ten times, while its log looks perfect.
 #
 # **You will** distribute a training script with [**Horovod**](../docs/learn/glossary.md#horovod) in six steps. Then you
-# get six scripts by others, of which five are broken, and write the test that finds them all. Finally, you measure how
-# much faster several processes train, and compute which network they need.
+# get six scripts, five of them broken, and write the test that finds all five. Finally, you measure how much faster
+# several processes train, and compute which network they need.
 #
 # **Time** {minutes}
 #
-# **Connects to** lab 02, which looks inside one process with the same network; lab 06, which builds an
+# **Connects to** lab 02, which looks inside one process that trains the same network; lab 06, which builds an
 # all-reduce by hand; and lab 08, which takes the six steps to a cluster.
 
 # %% tags=["parameters"]
@@ -59,8 +59,8 @@ TIMED = 3 if QUICK else 30  # steps in section 8
 # %% [markdown]
 # ## 1 · One process {read 3, wait 0.15}
 #
-# The task is a small network, two convolutions and two dense layers, that reads handwritten digits. All scripts of this
-# lab import this file:
+# The task is to train a small network, two convolutions and two dense layers, to read handwritten digits. All of this
+# lab's scripts import this file:
 
 # %%
 # %%writefile work/task.py
@@ -83,8 +83,8 @@ plots.show(figure, alt="Ten digits of the training set, each with its label abov
 print(digits.source)
 
 # %% [markdown]
-# This script trains in one process. With its functions `start`, `step` and `weights`, another program can run a
-# training step by step.
+# This script trains in one process. With its functions `start`, `step` and `weights`, another program can train step by
+# step.
 
 # %%
 # %%writefile work/serial.py
@@ -163,8 +163,8 @@ if not QUICK:
 # ## 2 · A plan for many processes {read 4.5, do 6}
 #
 # With Horovod, *every* rank runs the *whole* script, with its own copy of the network and its own share of the digits.
-# This is [**data parallelism**](../docs/learn/glossary.md#data-parallelism). One thing makes it a single training:
-# after each step the ranks average their [**gradients**](../docs/learn/glossary.md#gradient) with an
+# This is [**data parallelism**](../docs/learn/glossary.md#data-parallelism). It is a single training run because in
+# each step, the ranks average their [**gradients**](../docs/learn/glossary.md#gradient) with an
 # [**all-reduce**](../docs/learn/glossary.md#all-reduce), without a [**parameter
 # server**](../docs/learn/glossary.md#parameter-server), so every copy takes the same step.
 #
@@ -181,47 +181,47 @@ if not QUICK:
 #     a --> w1["copy 1 takes the same step"]
 # ```
 #
-# Six steps turn the script into a distributed one. The last column is PyTorch's `DistributedDataParallel` (DDP):
+# Six steps turn the script into a distributed one. The last column is for PyTorch's `DistributedDataParallel` (DDP).
 #
 # | | step | why | with DDP |
 # | --- | --- | --- | --- |
-# | 1 | `hvd.init()` | starts [**MPI**](../docs/learn/glossary.md#mpi); ranks get numbers | `init_process_group` |
+# | 1 | `hvd.init()` | starts [**MPI**](../docs/learn/glossary.md#mpi), and numbers the ranks | `init_process_group` |
 # | 2 | one device per rank | ranks that share cores slow each other down | you, or the launcher |
 # | 3 | share of the digits; learning rate, steps | the global batch grows | `DistributedSampler`, and you |
 # | 4 | `hvd.DistributedGradientTape` | averages the gradients | the wrapped network does it |
 # | 5 | [**broadcast**](../docs/learn/glossary.md#broadcast) the start | equal copies stay equal | wrapping does it |
 # | 6 | [**checkpoints**](../docs/learn/glossary.md#checkpoint) on rank 0 | two writers corrupt a file | you |
 #
-# Horovod's last release, 0.28.1, dates from June 2023, and libraries such as Ray have [dropped
-# it](https://github.com/ray-project/ray/issues/49454) since. It is used here because all six steps are visible; section
-# 7 runs your test on PyTorch.
+# Horovod's last release, 0.28.1, dates from June 2023, and libraries such as Ray have since [dropped
+# it](https://github.com/ray-project/ray/issues/49454). We use it because it makes all six steps visible. Section 7 runs
+# your test on PyTorch.
 
 # %% [markdown]
-# Step 3 is arithmetic: three short functions in a file that all ranks import.
+# Step 3 is arithmetic, in three short functions that all ranks import.
 #
 # ### Exercise 1 · Who trains on what?
 #
-# Write `shard(n, rank, size)`. It returns the indices, out of `range(n)`, that this rank trains on, as a list or an
-# array of ints. `size` is the [**world size**](../docs/learn/glossary.md#world-size), the number of ranks. No index is
-# used twice. **All ranks get the same number of indices**, so the `n % size` left over are dropped: a rank with an
-# additional batch would wait forever for the others.
+# Write `shard(n, rank, size)`, which returns the indices from `range(n)` that this rank trains on, as a list or array
+# of ints. `size` is the [**world size**](../docs/learn/glossary.md#world-size), the number of ranks. No index is used
+# twice. **All ranks get the same number of indices**, so the `n % size` left over are dropped. Otherwise, a rank with
+# an additional batch would wait forever.
 #
 # ### Exercise 2 · A learning rate that follows the size
 #
-# One step on 4 ranks looks at four batches and takes the *average* of their gradients, which is less noisy than one
-# batch's gradient, and about as large. An epoch now has a quarter of the steps, so at the old rate the weights would
-# move about a quarter of the distance. The **linear scaling rule** multiplies the [**learning
+# A step on 4 ranks processes four batches and takes the *average* of their gradients, which is less noisy than one
+# batch's gradient, and about as large. An epoch now has a quarter of the steps, so at the old rate, the weights would
+# move about a quarter as far. The **linear scaling rule** multiplies the [**learning
 # rate**](../docs/learn/glossary.md#learning-rate) by `size`, after a [**warm-up**](../docs/learn/glossary.md#warm-up),
 # as long steps can overshoot at the start ([Goyal et al. 2017](https://arxiv.org/abs/1706.02677)).
 #
-# Write `learning_rate(step, base, size, warmup)`. It returns `base` at step 0, then rises in a straight line to `base *
-# size` at step `warmup`, and stays there. With `warmup = 0` it is `base * size` from the first step.
+# Write `learning_rate(step, base, size, warmup)`. The rate is `base` at step 0, rises linearly to `base * size` at step
+# `warmup`, and stays there. With `warmup = 0`, it is `base * size` from the first step.
 #
 # ### Exercise 3 · A number of steps that follows the size
 #
-# In one epoch, each digit is used at most once, by one of the ranks. Write `steps_per_epoch(n, batch, size)`: the
-# number of steps of each rank in one epoch, if each step takes `batch` digits from the rank's share. Only full batches
-# count. It returns an int, for `range`.
+# In one epoch, each digit is used at most once. Write `steps_per_epoch(n, batch, size)`, which returns each rank's
+# number of steps in one epoch, as an int. Each step takes `batch` digits from the rank's share, and only full batches
+# count.
 
 # %%
 # %%writefile work/plan.py
@@ -264,8 +264,8 @@ learning_rate = check(2, "work/plan.py")
 steps_per_epoch = check(3, "work/plan.py")
 
 # %% [markdown]
-# The checks wrote `work/checked/plan.py`, which imports your functions that passed, and the kit's for the others.
-# Scripts import from there: `from checked.plan import shard`. Here is the plan for 1, 2 and 4 ranks.
+# The checks wrote `work/checked/plan.py`, from which scripts import your functions that passed, and the kit's versions
+# of the others. Here is the plan for 1, 2 and 4 ranks.
 
 # %% jupyter={"source_hidden": true}
 figure, axis = plt.subplots(figsize=(8, 4))
@@ -287,9 +287,9 @@ plots.show(
 # ## 3 · Six steps {read 2.5, do 10, wait 0.1}
 #
 # Besides the table's calls, you need `hvd.rank()`, `hvd.size()` and `hvd.broadcast_variables(list, root_rank=0)`. Keras
-# 3 wraps TensorFlow's variables, which Horovod needs, so the list has the `.value` of each.
+# 3 wraps the TensorFlow variables that Horovod needs, so the list contains the `.value` of each.
 #
-# The parts outside the six steps:
+# This file has the parts outside the six steps.
 
 # %%
 # %%writefile work/train_helpers.py
@@ -362,8 +362,7 @@ def save(model, history, out):
 # %% [markdown]
 # ### Exercise 4 · The distributed script
 #
-# Here is the training with what distribution adds. Each such place starts with `# Horovod:` and says what is needed.
-# Six of them are yours to write.
+# In this training script, six comments that start with `# Horovod:` say what distribution needs. Write these parts.
 
 # %%
 # %%writefile work/train_hvd.py
@@ -436,8 +435,8 @@ if __name__ == "__main__":
 
 
 # %% [markdown]
-# The check trains on 4 ranks, each with a folder of its own, and in one process on all their digits, which must give
-# the same weights except for rounding in float32. It compares what `main` returns, and looks for the checkpoints. It
+# The check trains on 4 ranks, each with its own folder, and in one process on all their digits. Both must give the same
+# weights, apart from rounding in float32. The check compares the results of `main`, looks for the checkpoints, and
 # takes about 20 s.
 
 # %% tags=["nbval-check-output"]
@@ -446,10 +445,10 @@ train_hvd = check(4, "work/train_hvd.py")
 # %% [markdown]
 # ## 4 · Spot the fake {read 5.5, do 11, wait 0.75}
 #
-# Six colleagues made six scripts distributed. All run, and print a loss. One is right. Each of the others contains a
-# fault from a public issue or a tutorial. They have three functions: `start()`, `step(number)`, which trains on batch
-# `number` and returns `{"loss": …, "accuracy": …}`, and `weights()`, a list of NumPy arrays. Here is one; change the
-# letter to read the others, `a` to `f`:
+# Six colleagues have each made a script distributed. All six run and report a loss, but only one is right. The others
+# each contain a fault from a public issue or a tutorial. The scripts have three functions, `start()`, `step(number)`,
+# which trains on batch `number` and returns `{"loss": …, "accuracy": …}`, and `weights()`, which returns a list of
+# NumPy arrays. Here is one; change the letter, `a` to `f`, to read the others.
 
 # %%
 LINE_UP = DATA / "line-up" / "horovod"
@@ -466,7 +465,7 @@ Code(filename=LINE_UP / "d.py")
 results.guess(1, "the script that is right", ..., choices=tuple("abcdef"))
 
 # %% [markdown]
-# Three tests come to mind. `ranks` is MPI's communicator.
+# Three tests come to mind. In them, `ranks` is MPI's communicator.
 
 # %%
 # %%writefile work/tempting.py
@@ -513,15 +512,15 @@ TESTS = weights_agree, loss_falls, gradient_norms_agree
 # all ranks.** Turn this sentence into a test. Write `same_step(ranks, run, one_process, shares, rate)`, which returns
 # `True` or `False`, the same on every rank.
 #
-# - `run` is one of the six scripts. Its step 0 is the one to test.
+# - `run` is one of the six scripts. Test its step 0.
 # - `one_process` is `work/serial.py`, with `start(weights)`, `step(chosen, rate)` and `weights()`.
 # - `shares` has, for each rank, the indices of the digits that the plan gives it in step 0, and `rate` is the plan's
 #   learning rate.
-# - Compare the weights of **every** rank, and the loss and the accuracy that every rank reports.
-# - Sums in another order round differently in float32. Allow 1% of the largest change of a weight, and 0.1% in loss and
-#   accuracy.
-# - Use the communicator `ranks`, as in lab 00: `ranks.allgather(x)` returns the `x` of all ranks, and `ranks.bcast(x)`
-#   that of rank 0.
+# - Compare the weights of **every** rank, and the loss and accuracy that it reports.
+# - In float32, sums in another order round differently. Allow 1% of the largest change of a weight, and 0.1% in loss
+#   and accuracy.
+# - With the communicator `ranks`, as in lab 00, `ranks.allgather(x)` returns the `x` of all ranks, and `ranks.bcast(x)`
+#   returns rank 0's `x`.
 
 # %%
 # %%writefile work/same_step.py
@@ -549,14 +548,14 @@ def same_step(ranks, run, one_process, shares, rate):
 
 
 # %% [markdown]
-# The check tries it on runs of a small network in NumPy, on communicators of 1 to 4 ranks: a right one, the five
-# faults, and a single rank that skips its step.
+# The check tries it on runs of a small NumPy network on 1 to 4 ranks. One run is right, five have the faults, and in
+# another, a single rank skips its step.
 
 # %% tags=["nbval-check-output"]
 same_step = check(5, "work/same_step.py")
 
 # %% [markdown]
-# Now to the real scripts. One launch on 2 ranks runs all six, with all four tests.
+# One launch on 2 ranks runs all four tests on the six real scripts.
 
 # %%
 # %%writefile work/line_up.py
@@ -610,7 +609,7 @@ acquitted = show_verdicts(verdicts)
 results.compare_guess(1, acquitted[0])
 
 # %% [markdown]
-# Read the five again.
+# Reread the five broken scripts.
 
 # %%
 results.answer(1, "Which fault does each of the five have, and which test finds it?", ...)
@@ -624,20 +623,20 @@ results.answer(1, "Which fault does each of the five have, and which test finds 
 #   benchmarks](https://github.com/tensorflow/benchmarks/pull/151)).
 # - `b`: **sum instead of mean**, which multiplies the learning rate by the number of ranks
 #   ([2019](https://github.com/horovod/horovod/issues/843)).
-# - `d`: **no broadcast**. Equal gradients move different networks: the ranks never agree
+# - `d`: **no broadcast**. Equal gradients move different networks, so the ranks never agree
 #   ([2018](https://github.com/horovod/horovod/issues/672)).
-# - `e`: **no averaging**. Two lines from [Horovod's guide for
-#   Keras](https://horovod.readthedocs.io/en/stable/keras.html), which were right with Keras 2. Horovod's optimizer
-#   averages in a method that Keras 3 never calls. Without an error, each rank trains its own network. `c` shows the
-#   cure: a training step with a wrapped tape.
-# - `f`: **metrics of one rank**. The training is right, and the reported numbers describe half of it ([the same in TRL,
+# - `e`: **no averaging**. Two lines come from [Horovod's guide for
+#   Keras](https://horovod.readthedocs.io/en/stable/keras.html) and were right with Keras 2. Horovod's optimizer
+#   averages in a method that Keras 3 never calls, so each rank trains its own network, without an error. `c` shows the
+#   fix, a training step with a wrapped tape.
+# - `f`: **metrics of one rank**. The training is right, but the reported numbers describe half of it ([the same in TRL,
 #   2024](https://github.com/huggingface/trl/issues/2468)).
 #
-# Equal weights, the usual advice, find `d` and `e`; equal gradient norms find only `e`, and a falling loss finds none.
-# `a`, `b` and `f` pass all three.
+# Comparing weights, the usual advice, finds `d` and `e`. Comparing gradient norms finds only `e`, and a falling loss
+# finds none. `a`, `b` and `f` pass all three.
 #
 # Your test has a gap, too. At step 0, the warm-up's rate is the same for any number of ranks, so a script that never
-# scales its rate passes, as does one without momentum. A few more steps find these.
+# scales its rate passes, as does one without momentum. A few more steps would find both.
 #
 # </details>
 
@@ -647,9 +646,9 @@ results.answer(2, "Why does the test use SGD? What would Adam's first step hide?
 # %% [markdown]
 # <details><summary>A model answer</summary>
 #
-# Adam divides a gradient by its own size, so its first step is as long for a sum as for a mean. The test would acquit
-# `b`. With SGD, a step is proportional to the gradient. Dropout and augmentation must go for this test, and batch
-# normalisation sees other statistics on each rank. Test without them, then add them.
+# Adam divides a gradient by its own size, so its first step is as long for a sum as for a mean, and the test would
+# acquit `b`. With SGD, a step is proportional to the gradient. Dropout and augmentation must be off in this test, and
+# batch normalisation sees other statistics on each rank. Test without all three, then add them.
 #
 # </details>
 
@@ -701,16 +700,17 @@ plots.show(
 print(f"Cores for these ranks: {machine.usable_cores}")
 
 # %% [markdown]
-# When does each line on the right cross 90%? A run that is twice as fast but learns half as much per epoch has gained
-# nothing. [**Time to accuracy**](../docs/learn/glossary.md#time-to-accuracy) includes both. These are single runs:
+# When does each line on the right cross 90%? A run that is twice as fast but learns half as much per epoch gains
+# nothing. [**Time to accuracy**](../docs/learn/glossary.md#time-to-accuracy) includes both. These are single runs, so
 # compare the line for one rank with section 1, where only the random start and the threads differ. For a ratio, measure
 # alternately.
 #
-# Each rank takes 64 digits per step, so the global batch grows with the ranks: [**weak
+# Each rank takes 64 digits per step, so the global batch grows with the ranks, which is called [**weak
 # scaling**](../docs/learn/glossary.md#weak-scaling). The [**scaling
-# efficiency**](../docs/learn/glossary.md#scaling-efficiency) is the images per second of *n* ranks over *n* times those
-# of one. How much of the rest is due to Horovod? Ranks on one machine share its memory, caches and clock, so they slow
-# each other down even if they send nothing. The limit is therefore the same ranks **side by side**, without Horovod.
+# efficiency**](../docs/learn/glossary.md#scaling-efficiency) is the images per second of *n* ranks divided by *n* times
+# those of one. How much of the loss is due to Horovod? Ranks on one machine share its memory, caches and clock, so they
+# slow each other down even if they send nothing. The limit is therefore the speed of the same ranks **side by side**,
+# without Horovod.
 
 # %%
 # %%writefile work/speed.py
@@ -782,8 +782,8 @@ if world.rank == 0:
     Path("work/speeds.json").write_text(json.dumps(speeds))
 
 # %% [markdown]
-# One launch measures one rank, all ranks side by side, and all with Horovod. Another measures a single process with a
-# thread per core and all the digits.
+# One launch measures one rank, all ranks side by side, and all ranks with Horovod. Another measures a single process
+# with as many threads, on the whole global batch.
 
 
 # %%
@@ -836,8 +836,8 @@ results.step("ranks", versus, share=round(share(with_horovod, beside).value))
 
 # %% [markdown]
 # The gap between *n* and *side by side* comes from what the ranks share, and no Horovod setting can close it. The gap
-# between *side by side* and *with Horovod* is averaging: messages, waiting for the slowest rank, and Horovod's thread,
-# which needs core time. Ranks meet once per step, threads of one process at the end of every operation.
+# between *side by side* and *with Horovod* is the cost of averaging, with its messages, waits for the slowest rank, and
+# core time for Horovod's thread. Ranks meet once per step, but the threads of one process meet after every operation.
 
 # %%
 results.answer(3, "What limits the scaling on your machine, and would another library help?", ...)
@@ -845,10 +845,10 @@ results.answer(3, "What limits the scaling on your machine, and would another li
 # %% [markdown]
 # <details><summary>A model answer</summary>
 #
-# Compare two gaps. Where *side by side* is far below *n*, the limit is the machine: memory, a shared cache, a lower
-# clock with all cores busy, or more ranks than cores. Another library can't help; fewer ranks, or ranks on more nodes,
-# can. Where *with Horovod* is far below *side by side*, averaging is the limit: a larger batch per rank, or an
-# all-reduce that overlaps with computing (section 8), helps.
+# Compare the two gaps. If *side by side* is far below *n*, the machine is the limit, because of its memory, a shared
+# cache, a lower clock with all cores busy, or more ranks than cores. Another library can't help, but fewer ranks can,
+# or ranks on more nodes. If *with Horovod* is far below *side by side*, averaging is the limit. Then a larger batch per
+# rank helps, or an all-reduce that overlaps with computing (section 8).
 #
 # </details>
 #
@@ -858,15 +858,14 @@ results.answer(3, "What limits the scaling on your machine, and would another li
 #
 # ### Exercise 6 · The half-efficiency rate
 #
-# Write `half_rate(n_bytes, ranks, seconds)`. It returns the rate of the wires in **bit/s** at which half of a step is
-# communication, because the all-reduce takes as long as computing the step.
+# Write `half_rate(n_bytes, ranks, seconds)`, which returns the rate of the wires in **bit/s** at which half of a step
+# is communication, because the all-reduce takes as long as computing the step.
 #
-# - `n_bytes` are the bytes of the gradients, and `ranks` (2 or more) share them in a
+# - `n_bytes` is the size of the gradients, which `ranks` ranks (2 or more) add up in a
 #   [**ring**](../docs/learn/glossary.md#ring).
-# - `seconds` is the time that each rank needs to compute one step.
-# - In a ring, each rank sends one rank's share of the gradients `2 × (ranks - 1)` times in sequence. Its wire carries
-#   the rate in each direction, so receiving at the same time costs nothing. Nothing else overlaps, and there is no
-#   latency.
+# - `seconds` is each rank's time to compute one step.
+# - In a ring, each rank sends one rank's share of the gradients `2 × (ranks - 1)` times in sequence. Its wire has this
+#   rate in each direction, so receiving at the same time costs nothing. Nothing else overlaps, and there is no latency.
 
 
 # %%
@@ -882,10 +881,10 @@ def half_rate(n_bytes, ranks, seconds):
 half_rate = check(6, half_rate)
 
 # %% [markdown]
-# Now test it, with `seconds` from section 5's *side by side*. The kit puts each rank on a
-# [**node**](../docs/learn/glossary.md#node) of its own, a part of this machine's Linux with one network interface, and
-# connects them by cables of the rate that you computed. **Only the wires are emulated**: the nodes share this machine's
-# cores and memory. Where that isn't allowed, the figures are recorded.
+# Now test it with `seconds` from section 5's *side by side*. The kit puts each rank on its own
+# [**node**](../docs/learn/glossary.md#node), a part of this machine's Linux with one network interface, and connects
+# the nodes with cables of the rate that you computed. **Only the wires are emulated**, and the nodes share this
+# machine's cores and memory. Where that isn't allowed, you see recorded figures.
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
@@ -929,16 +928,16 @@ results.answer(4, "Does it differ from half? Why can it?", ...)
 # %% [markdown]
 # <details><summary>A model answer</summary>
 #
-# If the interval contains 50%, no difference is shown. Less can remain because packets have headers, and because ranks
+# If the interval contains 50%, no difference is shown. Less can remain because packets have headers, and ranks
 # negotiate which gradient comes next, wait for the slowest, and use their cores to send. More can remain because the
-# last layers' gradients can travel while those of the first are computed, if the core has time for both.
+# last layers' gradients can travel while the first layers' are computed, if the core has time for both.
 #
 # </details>
 #
 # ## 7 · The same with PyTorch {read 2.5, wait 0.4, optional}
 #
-# New projects use PyTorch's DDP, or JAX. Your test knows nothing about Horovod: it needs three functions and MPI's
-# `allgather`. Here are six scripts with the same five faults, in another order, and one process in PyTorch.
+# New projects use PyTorch's DDP, or JAX. Your test knows nothing about Horovod. It needs three functions and MPI's
+# communicator. Here are six PyTorch scripts with the same five faults in another order.
 
 # %%
 no_torch = torch_ranks.obstacle()
@@ -959,9 +958,9 @@ else:
 print("passes same step:", *show_verdicts(verdicts))
 
 # %% [markdown]
-# `b.py` contains a common mistake. It wraps the network in DDP, and then calls the network *inside*, `model.module(…)`,
-# so DDP never learns that there is a backward pass. `init_sync=False` is DDP without a broadcast. Which letter has
-# which fault?
+# `b.py` contains a common mistake. It wraps the network in DDP, and then calls the network *inside* it,
+# `model.module(…)`, so DDP never learns that there is a backward pass. `init_sync=False` is DDP without a broadcast.
+# Which letter has which fault?
 #
 # <details><summary>A model answer</summary>
 #
@@ -974,11 +973,11 @@ print("passes same step:", *show_verdicts(verdicts))
 #
 # Horovod writes a [**timeline**](../docs/learn/glossary.md#timeline) of every tensor to the file that
 # `HOROVOD_TIMELINE` names. Back-propagation computes the gradients from the last layer to the first, so the first
-# all-reduces could overlap with the rest of it. Horovod has one [thread](../docs/learn/glossary.md#thread) of its own
-# for all messages. Does it have a core?
+# all-reduces could overlap with the rest of it. Horovod has one [thread](../docs/learn/glossary.md#thread) for all
+# messages. Does it get a core?
 #
 # To see one thing at a time, rank 1 computes nothing, and only answers with zeros (`hvd.join()`). Rank 0 computes on
-# one thread. It may use one core, or all.
+# one thread, and may use one core or all.
 
 # %%
 # %%writefile work/overlap.py
@@ -1092,16 +1091,16 @@ results.answer(5, "What changes when Horovod's thread has a core of its own?", .
 # <details><summary>A model answer</summary>
 #
 # On one core, the backward pass waits while Horovod's thread works. With another core, both can run at the same time. A
-# blue bar that ends before the last gradient is there is overlap, and the count says in how many steps the largest
-# gradient's did. But overlap alone is no gain. Only shorter steps are, and with two cores there may be none, as rank 1
-# answers on the second. In training, as many ranks as cores leave no core for these threads.
+# blue bar that ends before the last gradient arrives shows overlap, and the count says in how many steps the largest
+# gradient's bar did. But overlap is only a gain if steps get shorter. With two cores, they may not, as rank 1 answers
+# on the second. In training, one rank per core leaves no core for these threads.
 #
 # </details>
 #
 # ## 9 · When a rank is missing {read 2, wait 0.35, optional}
 #
-# Exercise 1 asked for equal shares. Here rank 0 has a batch more than rank 1. After its last one, rank 1 asks for the
-# average accuracy.
+# Exercise 1 asked for equal shares. Here, rank 1 has one batch fewer than rank 0, and then asks for the average
+# accuracy.
 
 # %%
 # %%writefile work/uneven.py
@@ -1142,8 +1141,8 @@ if ranks.rank == 1:
 print("the sum is", ranks.allreduce(1))
 
 # %% [markdown]
-# By default, Horovod warns after 60 s, and waits forever. In this run, it warns after 2 s and gives up after 4. In the
-# second script, a rank dies, as when memory runs out; `run_ranks` then ends the others.
+# By default, Horovod warns after 60 s, but waits forever. In this run, it warns after 2 s and gives up after 4. In the
+# second script, a rank dies as if memory had run out, and `run_ranks` ends the others.
 
 # %%
 impatient = {"HOROVOD_STALL_CHECK_TIME_SECONDS": 2, "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": 4}
@@ -1161,14 +1160,14 @@ except RankError as error:
 
 # %% [markdown]
 # If a distributed run goes silent, look for *Missing ranks*. Below it, `0: [accuracy]` means that rank 0 has not
-# submitted the accuracy. If shares can't be equal, `hvd.join()` lets a rank finish early. For ranks that die, write
-# checkpoints. Rank 0 reads one, and step 5 sends it to all, on any number of ranks.
+# submitted the accuracy. If shares can't be equal, `hvd.join()` lets a rank finish early. In case a rank dies, write
+# checkpoints. After a restart, rank 0 reads the last one, and step 5 sends it to any number of ranks.
 #
 # **On a cluster**, a launcher places the ranks. Two ranks on one core make a run slow without an error, so have the
 # launcher print the placement. Older versions of Open MPI take `-np 4 -cpus-per-proc 10 -map-by socket
 # --report-bindings` (Open MPI 5, `--map-by socket:PE=10`); MPICH takes `-n 4 -bind-to core:10 -map-by socket` and
-# `HYDRA_TOPO_DEBUG=1`, and Intel MPI prints the same with `I_MPI_DEBUG=5`. One rank per socket, with a thread per core,
-# reads its own memory.
+# `HYDRA_TOPO_DEBUG=1`, and Intel MPI prints the same with `I_MPI_DEBUG=5`. With one rank per socket and one thread per
+# core, each rank reads its own memory.
 
 # %% [markdown]
 # ## Questions {read 2}
@@ -1188,48 +1187,50 @@ except RankError as error:
 #
 # **For the instructor.** Answers to the questions.
 #
-# 1. `hvd.init()`. It starts MPI and Horovod's thread. Before it, a process knows neither its rank nor the size;
-#    `hvd.rank()` raises an error.
-# 2. The averaged gradient of *n* batches is about as large as one batch's, only less noisy, and there are 1/*n* as many
-#    steps. Beyond a certain batch size, the rule fails, as noise is no longer the limit (lab 08).
-# 3. Make it a function of the step and of `hvd.size()`, with a warm-up: exercise 2.
-# 4. `hvd.rank()` returns it: 0 to `hvd.size() - 1`. By convention, rank 0 writes. `hvd.local_rank()` counts on one
-#    machine, and selects its GPU.
+# 1. Call `hvd.init()`, which starts MPI and Horovod's thread. Before that, a process knows neither its rank nor the
+#    size, and `hvd.rank()` raises an error.
+# 2. The averaged gradient of *n* batches is about as large as one batch's, only less noisy, and an epoch has 1/*n* as
+#    many steps. Beyond a certain batch size, the rule fails, as noise is no longer the limit (lab 08).
+# 3. Make it a function of the step and `hvd.size()`, with a warm-up, as in exercise 2.
+# 4. `hvd.rank()` returns the rank, from 0 to `hvd.size() - 1`. By convention, rank 0 writes files. `hvd.local_rank()`
+#    returns its number on one machine, and selects its GPU.
 # 5. An epoch is a fixed number of digits, and each step now uses `size` batches.
-# 6. `n // size // batch`: exercise 3. All ranks must get the same number.
-# 7. Section 5. Ask what it cost in core-seconds, and how many more epochs more ranks need for the same accuracy.
+# 6. Compute `n // size // batch`, as in exercise 3. All ranks must get the same number.
+# 7. See section 5. Ask what the speed-up cost in core-seconds, and how many more epochs more ranks need for the same
+#    accuracy.
 #
 # </div>
 
 # %% [markdown] tags=["instructor"]
 # <div class="alert alert-block alert-warning" style="color: black">
 #
-# **For the instructor.** **Timing** Section 4 is the heart: be there by minute 28. Anyone still in exercise 4 then
-# continues with the kit's solution. Don't tell the faults; let the room vote by letter (guess 1) before the launch.
+# **For the instructor.** **Timing** Section 4 is the heart, so be there by minute 28. Anyone still in exercise 4 then
+# continues with the kit's solution. Don't reveal the faults. Let the room vote by letter (guess 1) before the launch.
 #
-# **Exercise 5** Most start one process with random weights, or compare rank 0 only. A common half is the weights
-# without the metrics, which acquits `f`.
+# **Exercise 5** Most people start one process with random weights, or compare only rank 0. A common half-solution
+# ignores the metrics, which acquits `f`.
 #
 # **Other machines** On one core, two ranks take turns, so *side by side* is about one rank's speed, or a little more
-# with two hardware threads, as on most servers with 2 vCPUs. Section 8's pictures are alike. With 64 cores, `several`
-# stays 4: set it to 16, and watch the batch grow. With P and E cores, the slowest rank sets the pace. With two NUMA
-# nodes, ask for one rank per socket. On Arm, all runs. Without user namespaces section 6 is recorded, without PyTorch
-# section 7.
+# with two hardware threads, as on most servers with 2 vCPUs. Section 8's pictures then look alike. With 64 cores,
+# `several` stays 4, so set it to 16 and watch the batch grow. With P and E cores, the slowest rank sets the pace. With
+# two NUMA nodes, ask for one rank per socket. On Arm, everything runs. Section 6 shows recorded figures without user
+# namespaces, and section 7 without PyTorch.
 #
-# **What goes wrong** Exercise 4 without exercises 1 to 3: `No module named 'checked'`. Run their checks once.
+# **What goes wrong** Without exercises 1 to 3, exercise 4 fails with `No module named 'checked'`. Run their checks
+# once.
 #
 # </div>
 
 # %% [markdown]
 # ## Remember
 #
-# - Six steps: initialise, one device per rank, share and scale, average the gradients, broadcast the start, write on
-#   rank 0 only.
+# - The six steps are to initialise, use one device per rank, share and scale, average the gradients, broadcast the
+#   start, and write on rank 0 only.
 # - A run is distributed if each step of all ranks equals a step of one process on all their digits. Falling losses,
 #   equal weights and equal norms prove less.
-# - All ranks take the same number of steps, or the run hangs.
-# - Compare scaling with the same ranks side by side: no library can be faster than those.
-# - Bytes of gradients, ranks and seconds of computing determine which network a training needs.
+# - If ranks take different numbers of steps, the run hangs.
+# - Compare scaling with the same ranks side by side, as no library can be faster.
+# - The bytes of gradients, the ranks and the seconds of computing determine which network training needs.
 
 
 # %%
