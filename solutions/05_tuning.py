@@ -65,8 +65,8 @@ XLA_ROUNDS = 2 if QUICK else 9  # section 8
 #
 # In 2018, engineers at Intel let a program, Concertio's Optimizer Studio, tune ResNet-50 on a server with 2 × 28 cores.
 # It could choose 1 to 28 inter-op threads, and an even number of intra-op threads from 10 to 56. After 2 hours and 8
-# minutes, it reported 28 intra-op and 2 inter-op threads, and 1.77× the speed before. By hand, they said, this took
-# tens of hours.
+# minutes, it reported 28 intra-op and 2 inter-op threads, and a speed-up of 1.77×. By hand, they said, this took tens
+# of hours.
 #
 # Then they gave it the settings of the CPU and of the operating system, which made 9.13 · 10¹⁷ combinations. It tried
 # 173 of them for a translation network (GNMT) and 156 for a speech network (DeepSpeech), and reported gains of 8.3% and
@@ -250,9 +250,9 @@ print(f"fastest of your {BUDGET} random trials: {max(mine['at random'][1]):,.0f}
 # ## 4 · With a memory {read 4, do 7, wait 0.1}
 #
 # After a few trials you know something. [**Bayesian optimisation**](../docs/learn/glossary.md#bayesian-optimisation)
-# puts it into a model: a [**Gaussian process**](../docs/learn/glossary.md#gaussian-process) assumes that neighbours are
-# similarly fast. For each untried point, it predicts a mean speed, and the standard deviation of this prediction, its
-# *spread*. Near trials the spread is small. Far from all of them, it is large.
+# puts it into a model, a [**Gaussian process**](../docs/learn/glossary.md#gaussian-process), which assumes that
+# neighbours are similarly fast. For each untried point, it predicts a mean speed, and the standard deviation of this
+# prediction, its *spread*. Near trials the spread is small. Far from all of them, it is large.
 #
 # Which point should be next? The one with the highest mean would teach little, and the one with the largest spread is
 # probably slow. The **expected improvement** weighs both (Jones et al., 1998). If the speed of a point is $f$ and the
@@ -284,9 +284,9 @@ def expected_improvement(mean, spread, best):
 expected_improvement = check(2, expected_improvement)
 
 # %% [markdown]
-# The rest is scikit-learn's. Each knob becomes a number from 0 to 1, and speeds become logarithms, so that equal ratios
-# are equal distances. `Matern` describes how similar neighbours are, and `WhiteKernel` how much launches differ. After
-# the default and four random trials, your function chooses.
+# The rest comes from scikit-learn. Each knob becomes a number from 0 to 1, and speeds become logarithms, so that equal
+# ratios are equal distances. `Matern` describes how similar neighbours are, and `WhiteKernel` how much launches differ.
+# After the default and four random trials, your function chooses.
 
 # %%
 places = [[values[knob].index(value) for knob, value in zip(KNOBS, point)] for point in points]
@@ -354,7 +354,7 @@ results.compare_guess(2, Measured(100 * kept[point] / promise, unit="%", digits=
 
 # %% [markdown]
 # *Kept* is the median of the three launches that your searches couldn't see. One winner can be lucky twice. Therefore
-# 200 colleagues now search the same recording. Each has other launches to see, and luck of their own.
+# 200 colleagues now search the same recording. Each sees other launches, and has different luck.
 
 # %%
 searches = {"by hand": one_knob_changed, "at random": at_random, "with a memory": with_memory}
@@ -405,7 +405,7 @@ plots.show(figure, alt=f"Kept speed by promised speed. Below the line: {below}."
 
 # %% [markdown]
 # **Why were we wrong?** Perhaps a median of three launches is less than one launch shows. Then *all* points would keep
-# less, those that no one chose, too. Compare the winners with points that were drawn without looking.
+# less, including those that no one chose. Compare the winners with points that were drawn without looking.
 
 # %%
 drawn = [(speeds[1], again[tried[1]]) for tried, speeds, again in colleagues["at random"]]
@@ -436,7 +436,7 @@ results.answer(2, "Why does the winner keep less than it promised?", ...)
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
-# **Guess first.** Those with a memory have tried 24 points. How much faster is what they *keep* after 64?
+# **Guess first.** Searches with a memory have tried 24 points. How much more do they *keep* after 64?
 #
 # </div>
 
@@ -511,7 +511,7 @@ for each, repeats in ((48, 1), (24, 1), (24, 2), (16, 1), (16, 3)):
 # it faster than the default?
 #
 # Write `gain(first, second, default)`. `first` and `second` are arrays with the images/s of the points in the two
-# rounds, and `default` is the place of the default in them. Return one number. You decide how to use the rounds. The
+# rounds, and `default` is the index of the default in both. Return one number. You decide how to use the rounds. The
 # number must be honest:
 #
 # - If all points are equally fast and measurements differ by luck alone, it is 1, on average over many pairs of rounds.
@@ -776,8 +776,8 @@ results.answer(6, "Which operation would you report to XLA's developers?", ...)
 # %% [markdown] tags=["instructor"]
 # <div class="alert alert-block alert-warning" style="color: black">
 #
-# **Answers.** 1. Hardly any. 2. Its spread is large, so its chance of being much faster is worth a trial. 3. No: the
-# median was chosen, too. Repeats make the luck smaller, but only a launch after the choice is free of it.
+# **Answers.** 1. Hardly any. 2. Its spread is large, so its chance of being much faster is worth a trial. 3. No,
+# because the median was chosen, too. Repeats make the luck smaller, but only a launch after the choice is free of it.
 #
 # </div>
 
@@ -786,18 +786,18 @@ results.answer(6, "Which operation would you report to XLA's developers?", ...)
 #
 # **For the instructor.** Timing, and other machines.
 #
-# **Timing** Sections 1 to 3: {minutes 1–3}. Sections 4 and 5: {minutes 4–5}. Sections 6 and 7: {minutes 6–7}. Start the
-# live search of section 6 before you discuss question 3. If time is short, read exercise 1 from its solution; don't
-# skip exercise 3. In a room, pin guess 1 of this lab on your page: the wall draws each promise with what was kept.
+# **Timing** Sections 1 to 3 take {minutes 1–3}, 4 and 5 {minutes 4–5}, and 6 and 7 {minutes 6–7}. Start the live search
+# of section 6 before you discuss question 3. If time is short, read exercise 1 from its solution, but don't skip
+# exercise 3. In a room, pin guess 1 of this lab on your page, and the wall draws each promise with what was kept.
 #
 # **Other machines** Sections 1 to 5 use the recording, and are the same everywhere. Section 6 measures. With many
 # cores, the space has hundreds of points, and the default is often far from the best. With one CPU, two knobs remain.
 # Pages of 2 MB do nothing where the system forbids them. A gain between equal programs is luck. If two people tune on
-# the same cores, they tune each other: in a room with one machine, run section 6 once, for all to see.
+# the same cores, they disturb each other. In a room with one machine, run section 6 once for everyone.
 #
-# **What goes wrong** Exercise 1: people forget that the points are different. Exercise 2: `norm.pdf` is taken for the
-# probability. Exercise 3: both rounds are averaged, and the luck that chose the winner judges it, too. Exercise 4:
-# people divide the smallest speed by the default's smallest, which may be of another round.
+# **What goes wrong** In exercise 1, people forget that the points are different. In exercise 2, they take `norm.pdf`
+# for the probability. In exercise 3, they average both rounds, so the luck that chose the winner judges it, too. In
+# exercise 4, they divide the smallest speed by the default's smallest, which may be from another round.
 #
 # </div>
 
