@@ -15,7 +15,7 @@
 # far your machine's limit still is, and split the matmul between two processes. Networks spend most of their time in
 # matmuls.
 #
-# **Why CPUs?** Large networks are mostly trained on GPUs. Three reasons to know what CPUs can do:
+# **Why CPUs?** Large networks are mostly trained on GPUs. There are three reasons to know what CPUs can do:
 #
 # - **Large models.** DeepSeek-R1's 671 billion parameters fit into the memory of one server, whose two Xeon 6 CPUs
 #   generated a token every 68 ms, with weights in 8 bits ([Intel's figure,
@@ -29,7 +29,7 @@
 #
 # **Connects to** every other lab.
 #
-# Click a cell and press **Shift + Enter**: it runs, and the next one is selected. If a cell hangs, press **■** in the
+# Click a cell and press **Shift + Enter** to run it and to select the next one. If a cell hangs, press **■** in the
 # toolbar; you lose nothing. If even that does nothing, choose *Restart Kernel* from the *Kernel* menu, and run the lab
 # again from the top. If a cell says `No module named 'labkit'`, click the kernel's name at the top right and choose
 # **CPU labs**.
@@ -166,9 +166,9 @@ paper_peak = check(1, paper_peak)
 # fresh copy and keeps yours.
 #
 # Now enter your machine's numbers. `!lscpu` in a cell of your own prints the CPU's name. It rarely names the
-# generation: search the web for the name, or keep `fmas = 2`, which section 3 checks. The reported clock can be wrong:
-# cores speed up while few of them work, and slow down when hot. Many virtual machines report a nominal clock, and Arm
-# CPUs none, for which the cell assumes 2.5 GHz.
+# generation, so search the web for the name, or keep `fmas = 2`, which section 3 checks. The reported clock can be
+# wrong, because cores speed up while few of them work, and slow down when hot. Many virtual machines report a nominal
+# clock, and Arm CPUs none, for which the cell assumes 2.5 GHz.
 
 # %%
 lanes = 16 if "AVX-512" in machine.isa else 8 if "AVX2" in machine.isa else 4
@@ -236,7 +236,7 @@ results.compare_guess(1, fp32["NumPy, all cores"])
 # an interval. *Faster* means that the interval of the rounds' ratios lies above 1; [a few of these verdicts will be
 # wrong](../docs/learn/glossary.md#confidence-interval).
 #
-# **Why were we wrong?** The limit helps: its speed, divided by the paper peak at 1 GHz, is the clock that the cores
+# **Why were we wrong?** The limit helps. Its speed, divided by the paper peak at 1 GHz, is the clock that the cores
 # had.
 
 # %%
@@ -592,10 +592,10 @@ print(as_text(examine(quick=QUICK)))
 # - The peak is cores × clock × lanes × FMAs × 2. The clock varies, so measure a limit together with what it limits.
 # - Ranks have no variables in common. Together, they should have one thread per core.
 # - Splitting one matmul costs messages, so compare it with one process on all cores.
-# - Half the bits may double the limit. The share that a matmul reaches tells what you get.
+# - Half the bits may double the limit. The share that a matmul reaches shows what you get.
 #
 # The published figures are for 4,096×4,096 matrices of 64-bit numbers on two Xeon E5-2666 v3 with nine cores each ([a
-# paper of 2020](https://www.science.org/doi/10.1126/science.aam9744)). Its fastest program doesn't use NumPy: it is
+# paper of 2020](https://www.science.org/doi/10.1126/science.aam9744)). Its fastest program doesn't use NumPy, but
 # hand-written C with AVX instructions.
 
 # %%
