@@ -11,8 +11,8 @@
 # %% [markdown]
 # # 03 · ResNet-50: the case of the slow network
 #
-# A colleague trains ResNet-50 in a container, with Keras and `fit`. Nothing is wrong, and it is slow.
-# You have seven suspects and one number to push up: **the share of your machine's limit** that the training reaches.
+# A colleague trains ResNet-50 in a container, with Keras and `fit`. Nothing is wrong, but it is slow. You have seven
+# suspects and one number to push up: **the share of your machine's limit** that the training reaches.
 #
 # **You will learn** how to account for the time of a training step; what normalisation, layout, threads, precision,
 # memory and batch size each cost; and what oneDNN's log shows when something is wrong.
@@ -252,7 +252,7 @@ if not RECORDED:
     fixing = Background(variants, rounds, "images/s", "section 1")
 
 # %% [markdown]
-# A second measurement then compares TensorFlow with PyTorch (section 8), in 13 minutes more.
+# A second measurement then compares TensorFlow with PyTorch (section 8), in another 13 minutes.
 
 # %%
 pytorch, half = configurations.known(), "-bf16" * BF16
@@ -317,8 +317,8 @@ print(*list(FORWARD.items())[:4], sep="\n")
 # first, and computes up to two [**gradients**](../docs/learn/glossary.md#gradient) for each layer. Each takes as many
 # operations as that layer's forward pass.
 #
-# - The gradient with respect to the layer's *weights*: the weights learn from it.
-# - The gradient with respect to the layer's *input*: the layer before needs it to compute its own gradients.
+# - The weights learn from the gradient with respect to the layer's *weights*.
+# - The layer before needs the gradient with respect to the layer's *input* to compute its own gradients.
 #
 # A gradient that is not needed is not computed. Treat the layers as a chain, each fed by the layer before. In
 # fine-tuning, often only the last layers learn.
@@ -347,7 +347,7 @@ print(f"All layers learn: {gflop:.2f} GFLOP for one image")
 print(f"The last ten: {float(training_flops(each, 10)) / 1e9:.2f} GFLOP")
 
 # %% [markdown]
-# Papers say "4 GFLOP", as they count a multiply-add as one, forward only.
+# Papers say "4 GFLOP", as they count a multiply-add as one, and only the forward pass.
 #
 # Hardly any training is faster than the machine's fastest matmul, in the fastest precision that trains. (Only code that
 # skips the padding, about 4%, might be.) So *that speed divided by the operations of an image* is the limit for
@@ -594,10 +594,10 @@ results.answer(2, "What is wrong in a, b and c, and what would you change?", ...
 #
 # - **a**: the same code does the same work in nearly twice the time. The head shows why: `nthr:1`, one thread.
 #   `torchrun` sets `OMP_NUM_THREADS=1` for each of several ranks unless you set it.
-# - **b**: the reorders. Images come as `abcd`, PyTorch's own layout. The convolutions want them blocked (`aBcd16b`),
-#   and their results go back to `abcd` each time. `memory_format=torch.channels_last` ends that.
-# - **c**: other code. Three of 53 rows, all of the same work, take most of the time, by `ref:any`. That is oneDNN's
-#   reference implementation, plain C++ for cases in which it has nothing better. The head says `Intel AVX2`, although
+# - **b**: the reorders take longer. Images come as `abcd`, PyTorch's own layout. The convolutions want them blocked
+#   (`aBcd16b`), and their results go back to `abcd` each time. `memory_format=torch.channels_last` ends that.
+# - **c**: other code takes longer. Three of 53 rows, all of the same work, take most of the time, in `ref:any`,
+#   oneDNN's reference implementation, plain C++ for cases without a better one. The head says `Intel AVX2`, although
 #   the CPU has AVX-512, because `ONEDNN_MAX_CPU_ISA=AVX2` was set. With AVX2, oneDNN has no INT8 kernel for 8 groups of
 #   14 channels.
 #
@@ -771,9 +771,9 @@ bars["factor"] = bars["float32"] / bars[half_name]
 bars[bars.max(axis=1) > 5].round(2)
 
 # %% [markdown]
-# **What explains it?** Arithmetic may gain as much as the peak does. What memory limits gains two at most, and the
-# update of the weights, which stay in float32, nothing. Conversions are new. A bar outside these bounds has another
-# kernel, or is noisy.
+# **What explains it?** Arithmetic may gain as much as the peak does. Memory-bound work gains a factor of two at most,
+# and the update of the weights, which stay in float32, gains nothing. Conversions come on top. A bar outside these
+# bounds has another kernel, or is noisy.
 #
 # ### Memory and its pages
 #
@@ -800,8 +800,8 @@ results.compare_guess(7, reveal("pages", half_name, fixes))
 evidence("page faults", "pages")
 
 # %% [markdown]
-# **What explains it?** A thousand faults take about a millisecond, so a larger gain isn't theirs. Large pages also save
-# address look-ups. Hundreds of thousands of faults, as in the NCHW row, are worth this variant.
+# **What explains it?** A thousand faults take about a millisecond, so they can't explain a larger gain. Large pages
+# also save address look-ups. Hundreds of thousands of faults, as in the NCHW row, are worth this variant.
 #
 # ### The batch
 #
@@ -835,9 +835,9 @@ batch_gain = reveal("larger batch", "pages", fixes)
 results.compare_guess(8, batch_gain)
 
 # %% [markdown]
-# **What explains it?** Two points fit any line, and the larger batch is the third. The fixed part is work on
-# *weights*, of which there are as many for one image as for a hundred, what each operation costs at any size, and
-# kernels that keep the cores badly busy with one image.
+# **What explains it?** Two points fit any line, and the larger batch is the third. The fixed part is work on *weights*,
+# which is the same for one image as for a hundred, the overhead of each operation, and kernels that use the cores
+# poorly with one image.
 #
 # ### The verdict
 
@@ -875,8 +875,8 @@ results.answer(3, "Which suspects were guilty on your machine, and which were no
 # %% [markdown]
 # <details><summary>A model answer</summary>
 #
-# Guilty is what gains when it is changed, with an interval that excludes 1. Normalisation and precision are mostly the
-# large ones. The batch and the pages are judged by the same test, even if they gain little. NCHW costs time only if
+# A suspect is guilty if changing it gains speed, with an interval that excludes 1. Normalisation and precision mostly
+# gain the most. The batch and the pages are judged by the same test, even if they gain little. NCHW costs time only if
 # somebody set it, too many threads mostly under a quota, and the number of operations at once only if the default
 # loses.
 #
@@ -981,15 +981,15 @@ results.answer(4, "What would you work on next, and how much could it bring?", .
 # `torch.compile` makes larger operations of many. So compare eager with eager, and compiled with compiled, each in its
 # fastest precision and with the better of two batches.
 #
-# PyTorch's threads are [**OpenMP**](../docs/learn/glossary.md#openmp)'s. pip's PyTorch comes with GNU's library,
-# `libgomp`. There, a waiting thread *spins* for a while, so that it can go on at once, and keeps its core busy.
+# PyTorch uses [**OpenMP**](../docs/learn/glossary.md#openmp) threads. From pip, it comes with GNU's library, `libgomp`.
+# There, a waiting thread *spins* for a while, so that it can continue at once, and keeps its core busy.
 # `OMP_WAIT_POLICY=passive` makes it sleep. `KMP_BLOCKTIME` and `KMP_AFFINITY` belong to Intel's `libiomp5`, and do
 # nothing unless it is preloaded.
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
-# **Guess first.** How fast is compiled PyTorch, compared with TensorFlow's graph? And compiled PyTorch whose waiting
-# threads sleep, compared with threads that spin?
+# **Guess first.** How fast is compiled PyTorch, compared with TensorFlow's graph? And with waiting threads that sleep,
+# compared with threads that spin?
 #
 # </div>
 
@@ -1027,9 +1027,9 @@ results.compare_guess(10, reveal("PyTorch, compiled, sleep", "PyTorch, compiled"
 draw_shares([name for name in race if name != "limit"], race, "Two frameworks on the same cores")
 
 # %% [markdown]
-# **What explains it?** `torch.compile` removes Python's calls, and fuses what stands between convolutions. The
-# convolutions stay oneDNN's, and the fused code is the compiler's own, which isn't always faster than the kernels that
-# it replaces.
+# **What explains it?** `torch.compile` removes Python's calls, and fuses the operations between convolutions. oneDNN
+# still computes those, and the compiler writes the fused code, which isn't always faster than the kernels that it
+# replaces.
 #
 # Waking a thread takes some tens of microseconds, and the log of section 5 has some hundred primitives in a step.
 # Multiply, and compare with the time of a step. A larger difference has another cause. Threads should sleep where other
@@ -1100,7 +1100,7 @@ for what, images in {"default": 5.48, "Intel's build": 33.62}.items():
 #
 # Start both background measurements in the first minute, then explain. They need a quiet machine, and about 27 minutes.
 # With measuring slots or little memory, the lab shows recorded figures instead. PyTorch is optional (`./lab setup
-# --torch`, 1 GB): without it, section 8 is recorded too. Short of time? Skip sections 4 and 9.
+# --torch`, 1 GB). Without it, section 8 is recorded, too. If time is short, skip sections 4 and 9.
 #
 # *Busy.* If a row is marked, run the start cells of section 1 again after the lesson.
 #
@@ -1114,7 +1114,7 @@ for what, images in {"default": 5.48, "Intel's build": 33.62}.items():
 # - *AVX2 only, or AVX-512 without BF16.* The precision's row is recorded, and the limit is that of float32.
 # - *AMX.* The limit is many times that of float32. Shares are small, and section 7 ranks norms and sums first.
 # - *Many cores, two nodes.* The batch grows with the cores. Fixed work and single-threaded pieces weigh more.
-#   TensorFlow's threads don't know of nodes, so expect a lower share.
+#   TensorFlow's threads don't know about nodes, so expect a lower share.
 # - *Arm.* There is no bfloat16 row.
 #
 # </div>
@@ -1128,7 +1128,7 @@ for what, images in {"default": 5.48, "Intel's build": 33.62}.items():
 # %% [markdown] tags=["instructor"]
 # <div class="alert alert-block alert-warning" style="color: black">
 #
-# **Answers.** 1. By `ONEDNN_VERBOSE=1`, or `_Mkl` in the profile. 2. If several ranks share the cores of a node.
+# **Answers.** 1. With `ONEDNN_VERBOSE=1`, or `_Mkl` in the profile. 2. If several ranks share the cores of a node.
 #
 # </div>
 
@@ -1179,4 +1179,4 @@ results.table(
 # Published: F. Baruffa, *Deep Learning at Scale using Distributed Frameworks*, Intel, 2019 (the source does not name
 # the machine); *6x training speedup using intel-tensorflow, OMP-settings and numactl*, 2018, on an E5-2666 v3.
 #
-# Next: [lab 04](04_fewer_bits.ipynb), with fewer bits.
+# Next: [lab 04](04_fewer_bits.ipynb) uses fewer bits.
