@@ -137,7 +137,7 @@ decode = check(1, decode)
 
 # %% [markdown]
 # Your function computes the limits of each format. The table adds two formats of
-# [**FP8**](../docs/learn/glossary.md#fp8), named after their bits (E5M2 has 5 of exponent and 2 of mantissa), and
+# [**FP8**](../docs/learn/glossary.md#fp8), named after their bits (E5M2 has 5 bits of exponent and 2 of mantissa), and
 # [**INT8**](../docs/learn/glossary.md#int8), integers.
 
 # %% tags=["nbval-check-output"]
@@ -377,7 +377,7 @@ fp32 = right(net.predict(digits.x_test, batch_size=100, verbose=0))
 print(f"FP32: {100 * fp32.mean():.1f}% of {len(fp32):,} test digits are right")
 
 # %% [markdown]
-# There are only 256 codes of 8 bits. To choose the numbers that they stand for is
+# There are only 256 codes of 8 bits. Choosing the numbers that they stand for is called
 # [**quantisation**](../docs/learn/glossary.md#quantisation). In most libraries, a number is *scale · (code − zero
 # point)*. Our zero point is 0, because pixels and the outputs of Relu are never negative. Their codes go from 0 to 255.
 # Weights have both signs, and codes from −127 to 127.
@@ -441,7 +441,7 @@ for layer, values in zip(with_weights, observed.predict(calibration_images, verb
 # the code 127 or −127, and all others the nearest code. No column is all zeros. Return three arrays:
 #
 # - the codes of the weights;
-# - the biases, rounded to integers: how many steps of the *sum* is each?
+# - the biases, rounded to integer numbers of steps of the *sum*;
 # - the factor of each output.
 
 
@@ -541,8 +541,8 @@ by_numpy = np.concatenate(
 changed("integers", right(by_numpy))
 
 # %% [markdown]
-# *Lost* digits were right in FP32 and aren't now, *gained* ones the reverse. *Worse* and *better* are verdicts of a
-# sign test, at the 5% level.
+# *Lost* digits were right in FP32 and aren't now, and *gained* ones are the reverse. *Worse* and *better* are verdicts
+# of a sign test, at the 5% level.
 #
 # ## 4 · Ten lines of C, and an instruction {read 7, do 13, wait 1}
 #
@@ -563,12 +563,12 @@ print(f"the longest sum in your network: {max(len(layer.codes) for layer in laye
 #
 # Write the body of the loop over rows. A row is a pixel with all its K inputs side by side, and `in` and `out` already
 # point to the row. `in` has `rows` × K codes, `weights` has N × K, so that the weights of an output are neighbours, and
-# `out` gets `rows` × N codes. For each output: add its bias and K products, multiply the sum by its factor, round to
+# `out` gets `rows` × N codes. For each output, add its bias and K products, multiply the sum by its factor, round to
 # the nearest integer (a half may go either way), and clip to 0 … 255. All sums fit into 32 bits.
 #
 # Two things make it fast, because the compiler can then vectorise both loops. Keep the loop over *k* innermost and
-# simple. And finish the sums of a row before you requantise them, in a second loop without `if` or calls. `sums` has
-# room for them.
+# simple. Finish the sums of a row before you requantise them, in a second loop without `if` or calls. `sums` has room
+# for them.
 
 # %%
 # %%writefile work/layer.c
@@ -685,7 +685,7 @@ if not native.obstacle():
 
 # %% [markdown]
 # Now the opponents. **OpenVINO** runs trained networks on CPUs, mostly with oneDNN's kernels. **NNCF** quantises them
-# after training. A script measures a network in a process of its own, because `ONEDNN_MAX_CPU_ISA`, which takes
+# after training. A script measures each network in its own process, because `ONEDNN_MAX_CPU_ISA`, which takes
 # instructions away from oneDNN, is read at its start. `INFERENCE_PRECISION_HINT` sets the format of everything that
 # isn't quantised; the default may be BF16.
 
@@ -997,7 +997,7 @@ results.compare_guess(3, worst)
 # %% [markdown]
 # ### Why does FP32 lose?
 #
-# It isn't rounding. Convolutions, Relu and maxima pass a factor on, so that twice the input gives twice the output. One
+# It isn't rounding. Convolutions, Relu and maxima pass a factor on, so twice the input gives twice the output. One
 # thing in the network doesn't grow with the light, its biases. If they are the cause, then biases that are multiplied
 # by the light bring all decisions back:
 
@@ -1009,8 +1009,8 @@ for label, light in zip(LABELS, LIGHTS):
     changed(f"light {label}, biases × {label}", right(logits))
 
 # %% [markdown]
-# No one knows the light in advance. But dividing each image by its brightest pixel removes it, in every format and
-# before the first layer. This is **input normalisation**:
+# No one knows the light in advance. But dividing each image by its brightest pixel removes it before the first layer.
+# This is **input normalisation**:
 
 
 # %%
@@ -1097,7 +1097,7 @@ results.answer(4, "Which format and calibration would you ship, and why?", ...)
 # ## 6 · Weights alone in 4 bits {read 5, wait 1, optional}
 #
 # Language models keep **weights alone** in INT4, where 32 to 128 weights share a scale of 16 bits. They are unpacked
-# just before they are multiplied, so this [**weight-only
+# just before the multiplication, so this [**weight-only
 # quantisation**](../docs/learn/glossary.md#weight-only-quantisation) saves no arithmetic, but it moves fewer bytes. How
 # few bits can the weights of your own network have?
 
@@ -1213,12 +1213,12 @@ results.answer(5, "For whom are weights in 4 bits worth most?", ...)
 #
 # 1. In inference, ranges are known and a little noise is harmless. In training, gradients spread over many powers of
 #    ten, and updates are smaller than one 8-bit step.
-# 2. The scale, one for a whole tensor or channel. So the absolute error is constant, not the relative one.
-# 3. 255 × 127 is 32,385. 16 bits hold one such product, and 32 bits hold 66,311.
-# 4. Three quarters of the memory and of its traffic, and energy.
-# 5. For activations, a correction by the sum of each output's weights, which is known in advance and belongs in the
-#    bias. For weights, one by the sum of each row's codes, which is known only when the image has arrived.
-# 6. They decide on the ranges. Values beyond are clipped, and a range that is too wide leaves few codes.
+# 2. A scale replaces it, one for a whole tensor or channel. So the absolute error is constant, not the relative one.
+# 3. A product can be 255 × 127 = 32,385, of which 16 bits hold one, and 32 bits hold 66,311.
+# 4. It saves three quarters of the memory and its traffic, and energy.
+# 5. For activations, it costs a correction by the sum of each output's weights, which is known in advance and belongs
+#    in the bias. For weights, it needs the sum of each row's codes, which is known only when the image has arrived.
+# 6. They determine the ranges. Values beyond are clipped, and a range that is too wide leaves few codes.
 #
 # </div>
 
