@@ -20,7 +20,7 @@
 #
 # **Time** {minutes}
 #
-# **Connects to** lab 06, whose all-reduce this lab takes apart; lab 07, whose six steps PyTorch hides.
+# **Connects to** lab 06, whose all-reduce this lab takes apart, and lab 07, whose six steps PyTorch hides.
 
 # %% tags=["parameters"]
 QUICK = False  # small runs, for tests
@@ -548,7 +548,7 @@ def measure(section, name, runs):
 # %% [markdown]
 # <div class="alert alert-block alert-info" style="color: black">
 #
-# **Guess first.** Take one core per rank. By which factor does overlap speed up a step on the wire? And in memory?
+# **Guess first.** Take one core per rank. By what factor does overlap speed up a step on the wire? And in memory?
 #
 # </div>
 
@@ -982,8 +982,8 @@ display(markdown.table((*heads, "losses differ from DDP's by", "ranks' weights d
 # The peak adds what lasts for a moment to the formula, such as buckets in flight and FSDP's whole layers. **All ranks
 # with whole weights agree**, and all schemes learn the same.
 #
-# Now all schemes run. DDP runs a second time, as an interval covers one session only. *ZeRO-1* is the colleague's
-# program under its right name. It scatters during the backward pass, and gathers at the end.
+# Now all schemes run. DDP runs a second time, as intervals cover one session only. *ZeRO-1* is the colleague's program
+# under its right name. It scatters during the backward pass, and gathers at the end.
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
@@ -1039,7 +1039,7 @@ results.answer(4, "What do three calls per layer cost on one core?", ...)
 # <details><summary>A model answer</summary>
 #
 # FSDP's calls need more work, the column *sending*. On the wire, FSDP's computing needs more time on the core, too, as
-# DDP's in section 3. There, *neither* contains waiting for bytes, above all for ZeRO-1's gathers at the end. In memory
+# DDP's in section 3. There, *neither* contains waiting for bytes, above all for ZeRO-1's gathers at the end. In memory,
 # no bytes are under way, so *neither* is waiting for something else, probably for the other rank's thread, which must
 # first get its own core. The simulator knows neither this waiting nor additional computing. In memory, DDP computes
 # longest, partly because each rank updates all weights.
@@ -1178,8 +1178,8 @@ results.answer(5, "When would you train with k = 64, and when not?", ...)
 # If all ranks see the same kind of data, their networks drift in similar directions, and the mean of their weights is
 # nearly what averaged gradients would have given. The bytes fall by a factor of *k*, and the loss hardly moves. (With
 # 1,000 test digits, a point of accuracy may be chance.) If each rank sees other classes, it forgets the rest between
-# two averages, and the more so, the larger *k* is. So shuffle, if you can. Where data can't move, *k* is a compromise.
-# The saved seconds can also pay for more steps, so compare losses at equal time, too.
+# two averages, and more so with a larger *k*. So shuffle, if you can. Where data can't move, *k* is a compromise. The
+# saved seconds can also pay for more steps, so compare losses at equal time, too.
 #
 # </details>
 
@@ -1409,8 +1409,8 @@ print("Your buckets at 25 MiB:", [len(b) for b in buckets([4 * WIDTH**2] * LAYER
 # %% [markdown]
 # ## 9 · What else grows with the model {read 3, optional}
 #
-# **Checkpoints.** With FSDP, each rank writes its shard, in parallel. Such a *sharded checkpoint* can be read by
-# another number of ranks (`torch.distributed.checkpoint`).
+# **Checkpoints.** With FSDP, each rank writes its shard, in parallel. Such a *sharded checkpoint* can be read by a
+# different number of ranks (`torch.distributed.checkpoint`).
 #
 # **Activations.** The backward pass needs the output of every layer, and no scheme above shards those. [**Activation
 # checkpointing**](../docs/learn/glossary.md#activation-checkpointing) stores every *k*-th output and computes the
@@ -1436,14 +1436,14 @@ print("Your buckets at 25 MiB:", [len(b) for b in buckets([4 * WIDTH**2] * LAYER
 #
 # **For the instructor.** Answers.
 #
-# 1. DDP, which fits many times over and is the simplest.
+# 1. Choose DDP, which fits many times over and is simplest.
 # 2. Some layers are whole at any time, whatever the number of ranks. More and smaller layers help.
 # 3. Yes, if all start equal, as the mean of w − r·g is w − r times the mean of g. Momentum changes nothing, because it
 #    is linear. With Adam, it isn't the same.
 #
 # **Timing** Be in section 3 by minute 25. Sections 3 and 5 need two idle cores per student. In exercise 2, let people
-# write the loop with `average(ranks, gradients)` first, and then replace the call by `submit`. In exercise 4, give them
-# the kit's solution after 12 minutes, as the pictures need no answer.
+# write the loop with `average(ranks, gradients)` first, and then replace the call with `submit`. In exercise 4, give
+# them the kit's solution after 12 minutes, as the pictures need no answer.
 #
 # **Other machines** With four or more cores, both ranks compute in *spare core*. Each lane has one logical CPU, which
 # is half a core if two CPUs are threads of one core. With a single core, or without user namespaces (Ubuntu 24.04), the
