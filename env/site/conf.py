@@ -11,6 +11,7 @@ from sphinx.util.docutils import SphinxDirective
 
 project = "Deep learning at scale on CPUs"
 language = "en"
+smartquotes_action = "qe"  # not dashes: help texts have options such as --out
 extensions = ["myst_nb"]
 exclude_patterns = ["extra"]
 suppress_warnings = [
@@ -24,18 +25,23 @@ myst_fence_as_directive = {"mermaid"}
 nb_execution_mode = "off"  # show the stored outputs
 nb_merge_streams = True
 nb_number_source_lines = False
+nb_render_markdown_format = "myst"  # results are Markdown tables, which "commonmark" lacks
+nb_code_prompt_show, nb_code_prompt_hide = "Show the code of this cell", "Hide the code of this cell"
 
 html_theme = "pydata_sphinx_theme"
 html_title = project
 html_math_renderer = "mathml"
+html_favicon = "icon.svg"
 html_static_path = ["style.css"]
 html_css_files = ["style.css"]
 html_extra_path = ["extra"]
 html_copy_source = False
 html_show_copyright = False
-html_sidebars = {"index": []}
+html_sidebars = {"index": [], "commands": [], "notebooks/*": []}  # leaves room for code
+html_use_index = False
 html_context = {"default_mode": "auto"}  # follow the browser; if unset, the theme logs a warning in its console
 html_theme_options = {
+    "logo": {"text": project},
     "navbar_end": ["theme-switcher"],
     "navbar_persistent": ["search-button"],
     "header_links_before_dropdown": 6,
@@ -72,14 +78,16 @@ def visit_math(translator, node):
     raise nodes.SkipNode
 
 
-def fix_accessibility(app, pagename, templatename, context, doctree):
-    """Fix problems for screen readers: a label that hides a summary's text, and empty table headers."""
+def fix_page(app, pagename, templatename, context, doctree):
+    """Fix problems for screen readers: a repeated title, a label that hides a summary's text, empty table headers."""
+    if pagename == "index":
+        context["docstitle"] = ""
     body = context.get("body", "").replace('<summary aria-label="Toggle hidden content">', "<summary>")
     context["body"] = re.sub(r"<th\b[^>]*>(?:<p></p>|&nbsp;|\s)*</th>", "<td></td>", body)
 
 
 def setup(app):
     """Add diagrams and formulas."""
-    app.connect("html-page-context", fix_accessibility)
+    app.connect("html-page-context", fix_page)
     app.add_directive("mermaid", Mermaid)
     app.add_html_math_renderer("mathml", inline_renderers=(visit_math, None), block_renderers=(visit_math, None))
