@@ -1,7 +1,8 @@
 """Build the website with Sphinx, from the labs' stored runs and the documents.
 
 The prepared folder mirrors the checkout, so links between labs, glossary and documents work unchanged.
-A lab is its stored solution notebook, without the instructor's cells, with answers and hints folded.
+A lab is its stored solution notebook without answers and the instructor's cells. Hints are in neither: the last
+ones are nearly the answers.
 """
 
 import base64
@@ -17,7 +18,6 @@ from nbformat import NotebookNode
 
 from labkit.exercises import catalogue
 from labkit.exercises.catalogue import LabInfo
-from labkit.exercises.engine.checker import checks_of
 from labkit.system import files, paths, processes
 from labkit.system.errors import LabError
 from labkit_author import notebooks, sources
@@ -36,8 +36,10 @@ AT_THE_ROOT = ("CHANGELOG.md", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md", "SECURIT
 EXTRA = "extra"  # the folder that Sphinx copies unchanged
 PICTURES = "pictures"
 BUILD_TIMEOUT_S = 600
-ANSWER, DRAWING = "an answer to exercise", "the code of this cell"
-NO_PROSE = re.compile(r"^```.*?^```$|`[^`\n]+`|^<details>.*?</details>$", re.M | re.S)  # code, and the hints' HTML
+# What a page leaves out: folded answers, in prose and verdicts, and page-wide styles.
+ANSWER = re.compile(r"<details><summary>(?:A model answer|The kit's solution)</summary>.*?</details>", re.S)
+STYLE = re.compile(r"<style.*?</style>", re.S)
+NO_PROSE = re.compile(r"^```.*?^```$|`[^`\n]+`", re.M | re.S)  # code
 LINK = re.compile(r"\]\((?!\w+:|#)([^()\s#]+)(?:#[^()\s]*)?\)")  # a link to a file of this checkout
 INLINE_PNG = re.compile(r'(<img\b[^>]*\bsrc=")data:image/png;base64,([^"]+)"')
 
@@ -104,27 +106,28 @@ def prepare(folder: Path) -> None:
 
 
 def lab(info: LabInfo) -> NotebookNode:
-    """Return a lab's page: its stored run without the instructor's cells, answers and hints folded."""
+    """Return a lab's page: its stored run without answers and the instructor's cells."""
     stored = nbformat.read(info.solution, as_version=4)
     if not any(cell.get("execution_count") for cell in stored.cells):
         raise LabError(f"lab {info.number} has no stored outputs: ./lab build {info.number} --execute")
-    checks = checks_of(info.number).checks
+    stubs = {exercise.cell: exercise.stub for exercise in info.exercises.values()}
     page: NotebookNode = nbformat.v4.new_notebook(metadata=stored.metadata)
     for cell in stored.cells:
         if notebooks.INSTRUCTOR in cell.metadata.get("tags", []):
             continue
         if cell.cell_type == "code":
-            cell.outputs = [_as_html(output) for output in cell.outputs]
-        if here := [exercise for exercise in info.exercises.values() if exercise.cell == cell.id]:
-            page.cells.append(_prose(f"```python\n{here[0].stub}\n```", f"{cell.id}-blank"))
-            hints = [_hints(exercise.number, checks[exercise.number].hints) for exercise in here]
-            page.cells.append(_prose("\n".join(hints), f"{cell.id}-hints"))
-            _fold(cell, f"{ANSWER} {', '.join(str(exercise.number) for exercise in here)}")
-        elif cell.metadata.get("jupyter", {}).get("source_hidden"):
-            _fold(cell, DRAWING)
+            cell.outputs = [output for output in map(_as_html, cell.outputs) if output.get("data") != {}]
+        else:
+            cell.source = ANSWER.sub("", cell.source)
+        cell.source = stubs.get(cell.id, cell.source)
+        if cell.metadata.get("jupyter", {}).get("source_hidden"):
+            cell.metadata["tags"] = [*cell.metadata.get("tags", []), "hide-input"]
         page.cells.append(cell)
-    opening = f"*Stored run of one machine; yours will differ. To run it yourself: `./lab start {info.number}`.*"
-    page.cells.insert(1, _prose(opening, "stored-run"))
+    opening = (
+        f"*This run on one machine used the kit's answers, which are not shown. To write and run your own, start the "
+        f"lab with `./lab start {info.number}`.*"
+    )
+    page.cells.insert(1, nbformat.v4.new_markdown_cell(opening, id="stored-run"))
     return page
 
 
@@ -159,7 +162,7 @@ def with_pictures_in_files(notebook: NotebookNode, folder: Path) -> NotebookNode
 
 
 def _as_html(output: NotebookNode) -> NotebookNode:
-    """Return an output with pictures as HTML with alternative text, and without page-wide styles."""
+    """Return an output with pictures as HTML with alternative text, and without answers and page-wide styles."""
     data = output.get("data", {})
     if "image/png" in data:
         alt = output.metadata.get("image/png", {}).get("alt")
@@ -168,24 +171,10 @@ def _as_html(output: NotebookNode) -> NotebookNode:
         png = "".join(data.pop("image/png").split())
         data["text/html"] = f'<img src="data:image/png;base64,{png}" alt="{html.escape(alt)}">'
     if "text/html" in data:
-        data["text/html"] = re.sub(r"<style.*?</style>", "", data["text/html"], flags=re.S)
+        data["text/html"] = STYLE.sub("", ANSWER.sub("", data["text/html"]))
+        if not data["text/html"]:
+            data.clear()
     return output
-
-
-def _fold(cell: NotebookNode, content: str) -> None:
-    """Fold a cell's code; a click shows it."""
-    cell.metadata["tags"] = [*cell.metadata.get("tags", []), "hide-input"]
-    cell.metadata["mystnb"] = {"code_prompt_show": f"Show {content}", "code_prompt_hide": f"Hide {content}"}
-
-
-def _hints(number: int, hints: tuple[str, ...]) -> str:
-    items = "".join(f"<li>{html.escape(hint)}</li>" for hint in hints)
-    return f"<details><summary>Hints for exercise {number}</summary><ol>{items}</ol></details>"
-
-
-def _prose(text: str, id: str) -> NotebookNode:
-    cell: NotebookNode = nbformat.v4.new_markdown_cell(text, id=id)
-    return cell
 
 
 def _list_of_labs() -> str:
@@ -201,7 +190,7 @@ def _list_of_labs() -> str:
 
 def _toctree(pages: Sequence[str], options: str = "") -> str:
     entries = "\n".join(pages)
-    return f"```{{toctree}}\n:glob:\n:maxdepth: 2\n{options}\n{entries}\n```\n"
+    return f"```{{toctree}}\n:glob:\n:maxdepth: 1\n{options}\n{entries}\n```\n"
 
 
 def _copy_linked_files(folder: Path) -> None:
