@@ -5,6 +5,7 @@ A lab is its stored solution notebook without answers and the instructor's cells
 ones are nearly the answers.
 """
 
+import ast
 import base64
 import hashlib
 import html
@@ -14,8 +15,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import nbformat
+import typer
 from nbformat import NotebookNode
+from typer.cli import get_docs_for_click
 
+from labkit.cli import application
 from labkit.exercises import catalogue
 from labkit.exercises.catalogue import LabInfo
 from labkit.system import files, paths, processes
@@ -30,12 +34,13 @@ SECTIONS = {
     "Learn": "is-it-for-you why assistants glossary ../../SUPPORT",
     "Teach": "plan run-the-day troubleshooting online credit after-the-day",
     "Deploy": "install platforms clusters server wires ../../SECURITY ../../CHANGELOG",
-    "Contribute": "../../CONTRIBUTING writing-labs testing releasing upstream upstream/* ../../CODE_OF_CONDUCT",
+    "Contribute": "../../CONTRIBUTING writing-labs testing modules releasing upstream upstream/* ../../CODE_OF_CONDUCT",
 }
 AT_THE_ROOT = ("CHANGELOG.md", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md", "SECURITY.md", "SUPPORT.md")
 EXTRA = "extra"  # the folder that Sphinx copies unchanged
 PICTURES = "pictures"
 BUILD_TIMEOUT_S = 600
+PACKAGES = ("labkit", "labkit_author", "labkit_classroom")
 # What a page leaves out: folded answers, in prose and verdicts, and page-wide styles.
 ANSWER = re.compile(r"<details><summary>(?:A model answer|The kit's solution)</summary>.*?</details>", re.S)
 STYLE = re.compile(r"<style.*?</style>", re.S)
@@ -100,6 +105,8 @@ def prepare(folder: Path) -> None:
             text = path.read_text(encoding="utf-8")
             _write(folder / path.name, text.replace("{{ readme }}", readme))
         _write(folder / "notebooks" / "index.md", _list_of_labs())
+        _write(folder / "commands.md", _commands())
+        _write(folder / "docs" / "contribute" / "modules.md", _modules())
         for title, pages in SECTIONS.items():
             _write(folder / "docs" / title.lower() / "index.md", f"# {title}\n\n{_toctree(pages.split())}")
         _copy_linked_files(folder)
@@ -186,6 +193,23 @@ def _list_of_labs() -> str:
         counts = f"{minutes} | {core_minutes} | {len(info.exercises)}"
         lines.append(f"| [{info.title}]({info.notebook.name}) | {goal} | {counts} |")
     return "\n".join([*lines, "", _toctree([info.name for info in catalogue.labs()], ":hidden:\n")])
+
+
+def _commands() -> str:
+    """Return the page of all commands, from their help texts, without Typer's shortened lists of them."""
+    app = typer.main.get_command(application())
+    page = get_docs_for_click(obj=app, ctx=typer.Context(app), name="./lab", title="Commands")
+    return re.sub(r"^\*\*Commands\*\*:\n\n(\* .*\n)+\n", "", page, flags=re.M)
+
+
+def _modules() -> str:
+    """Return the page of all modules, with the first paragraph of each docstring."""
+    lines = ["# Modules", "", "| module | what it provides |", "| --- | --- |"]
+    for path in sorted(path for package in PACKAGES for path in (paths.ROOT / package).rglob("*.py")):
+        docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+        first = " ".join(docstring.partition("\n\n")[0].split())
+        lines.append(f"| `{path.relative_to(paths.ROOT)}` | {first} |")
+    return "\n".join([*lines, ""])
 
 
 def _toctree(pages: Sequence[str], options: str = "") -> str:
