@@ -96,7 +96,8 @@ def run(function: Callable[[T], int | None], config: type[T], module: str) -> No
 def usage(error: typer.TyperException) -> str:
     """Return the problem with a command line, in one line."""
     context = getattr(error, "ctx", None)
-    message = " ".join((error.format_message() or "Missing command").split())
+    message = " ".join((error.format_message() or "missing command").split()).replace("Value error, ", "")
+    message = message[:1].lower() + message[1:]
     message += "" if message.endswith(("?", ".")) else "."
     if context is None:
         return message

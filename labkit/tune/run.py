@@ -188,7 +188,7 @@ def _command(argv: list[str], config: TuneConfig) -> tuple[Command, Path]:
     check_metric(config.metric)
     for option, value in (("--trials", config.trials), ("--minutes", config.minutes)):
         if value is not None and not 0 < value < math.inf:
-            raise LabError(f"{option} {value:g} must be positive.")
+            raise LabError(f"{option} must be positive, not {value:g}.")
     if argv:
         return Command(argv, {}, config.metric), space.DEFAULT_KNOBS
     return Command([sys.executable, *BENCH_FLAGS], {}, config.metric), space.BENCH_KNOBS

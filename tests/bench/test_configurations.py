@@ -154,5 +154,5 @@ def test_a_run_has_the_variables_of_its_configuration(monkeypatch):
 
 
 def test_a_failed_run_is_reported_with_its_last_lines():
-    with pytest.raises(LabError, match=r"exit status 2\. Its last lines:\n(.*\n)*.*No such option: --no-such-flag"):
+    with pytest.raises(LabError, match=r"exit status 2\. Its last lines:\n(.*\n)*.*no such option: --no-such-flag"):
         configurations.run_once(Configuration(), "--no-such-flag")

@@ -33,13 +33,13 @@ def test_a_switch_is_off_unless_it_is_given():
 @pytest.mark.parametrize(
     ("arg", "message"),
     [
-        ("--count=0", "Invalid value for '--count': Input should be greater than or equal to 1."),
-        ("--count=1.5", "Invalid value for '--count': Input should be a valid integer"),
-        ("--share=nan", "Invalid value for '--share': Input should be"),
+        ("--count=0", "invalid value for '--count': Input should be greater than or equal to 1."),
+        ("--count=1.5", "invalid value for '--count': Input should be a valid integer"),
+        ("--share=nan", "invalid value for '--share': Input should be"),
         ("--kind=c", "'c' is not one of 'a', 'b'."),
         ("--colour=green", "'green' is not one of 'red', 'blue'."),
-        ("--fast=true", "Option '--fast' does not take a value."),
-        ("--cou=3", "No such option: --cou"),  # no abbreviations
+        ("--fast=true", "option '--fast' does not take a value."),
+        ("--cou=3", "no such option: --cou"),  # no abbreviations
         ("more", "unexpected extra argument"),
     ],
 )

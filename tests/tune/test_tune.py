@@ -386,9 +386,9 @@ def test_a_different_space_in_the_same_folder_is_refused(job, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--trials", "0"), "--trials 0"),
-        (("--minutes", "0"), "--minutes 0"),
-        (("--minutes", "nan"), "--minutes nan"),
+        (("--trials", "0"), "--trials must be positive, not 0"),
+        (("--minutes", "0"), "--minutes must be positive, not 0"),
+        (("--minutes", "nan"), "--minutes must be positive, not nan"),
         (("--knobs", "not-there.toml", *SH), "cannot read not-there.toml"),
         (("--metric", "(", *SH), "not a regular expression"),
         (("--metric", "(a)(b)", *SH), "2 groups"),
