@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from labkit.exercises import catalogue
-from labkit.system import files, locks, paths
+from labkit.system import files, locks, paths, terminal
 from labkit.system.errors import LabError
 from labkit_author import execution, notebooks
 from labkit_classroom.lecture.labs import read
@@ -35,7 +35,8 @@ def run(labs: Sequence[str], on_lab: Callable[[str, str], None]) -> None:
     for number in labs:
         lab = catalogue.find(number)
         on_lab(lab.title, "")
-        executed = execution.execute(read(lab.solution), f"{lab.name}-rehearsal", cwd=FOLDER)
+        with terminal.errors_to(FOLDER / "errors.log"):  # TensorFlow's notices
+            executed = execution.execute(read(lab.solution), f"{lab.name}-rehearsal", cwd=FOLDER)
         waited = notebooks.waited(executed)
         on_lab(lab.title, f"waited {sum(waited.values()):.1f} minutes in total")
         with locks.locked(FILE):
