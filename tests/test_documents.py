@@ -10,6 +10,7 @@ import pytest
 import typer.core
 import typer.main
 import yaml
+from english import stumbles
 
 from labkit import cli
 from labkit.exercises import catalogue
@@ -166,6 +167,12 @@ def test_prose_is_wrapped_at_100_columns(path):
     """Tables, headings, and text without a space to break at, such as a link, may be longer."""
     prose = FENCED.sub("", path.read_text()).splitlines()
     assert not [line for line in prose if len(line) > 100 and " " in line[:100].strip(" -*") and line[0] not in "|![<#"]
+
+
+@pytest.mark.parametrize("path", [path for path in GUIDES if path.name != "glossary.md"], ids=paths.shown)
+def test_prose_reads_like_a_native_writers(path):
+    """Each entry of the glossary has a line "Search for: …"."""
+    assert not stumbles(path.read_text())
 
 
 # Figures that the code has too

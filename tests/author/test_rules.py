@@ -5,6 +5,7 @@ import math
 import re
 
 import pytest
+from english import stumbles
 
 from labkit_author import minutes, notebooks, sources
 
@@ -76,6 +77,10 @@ def test_questions_are_numbered(lab):
 
 def test_prose_is_short(lab):
     assert sum(len(cell.source.split()) for cell in cells(lab) if cell.cell_type == "markdown") <= MAX_WORDS
+
+
+def test_prose_reads_like_a_native_writers(lab):
+    assert not stumbles("\n\n".join(cell.source for cell in cells(lab) if cell.cell_type == "markdown"))
 
 
 def test_prose_is_true_on_any_machine(lab):
