@@ -169,7 +169,9 @@ def test_prose_is_wrapped_at_100_columns(path):
     assert not [line for line in prose if len(line) > 100 and " " in line[:100].strip(" -*") and line[0] not in "|![<#"]
 
 
-@pytest.mark.parametrize("path", [path for path in GUIDES if path.name != "glossary.md"], ids=paths.shown)
+@pytest.mark.parametrize(
+    "path", [path for path in [*AT_THE_ROOT, *PAGES] if path.name != "glossary.md"], ids=paths.shown
+)
 def test_prose_reads_like_a_native_writers(path):
     """Each entry of the glossary has a line "Search for: …"."""
     assert not stumbles(path.read_text())
