@@ -117,7 +117,7 @@ def _formula(text: str, options: dict[str, Any]) -> str:
     """Return a formula as MathML or, if it can't be parsed, as it is written."""
     display = "block" if options["display_mode"] else "inline"
     try:
-        return convert(text.strip(), display=display)
+        return convert(text.strip(), display=display).replace('"block"', '"block" tabindex="0"', 1)  # wide ones scroll
     except Exception:  # the library's errors have no common base class
         return f"<code>{html.escape(text)}</code>"
 
