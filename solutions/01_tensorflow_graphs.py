@@ -192,8 +192,8 @@ show_graph(d, "d = (a + b) · (b − 2)")
 #
 # ### Exercise 1 · Run a graph
 #
-# Write `run(fetch, feed)`. `fetch` is a node, and `feed` is a dictionary from nodes to values, such as `{a: 3.0, b:
-# 4.0}`. Return the value of `fetch`.
+# Write `run(fetch, feed)`. `fetch` is a node, and `feed` is a dictionary from nodes to values, such as
+# `{a: 3.0, b: 4.0}`. Return the value of `fetch`.
 #
 # - You can feed any node, not only placeholders. A fed value replaces the node's own, so nodes that only it needs are
 #   not computed.
@@ -315,8 +315,8 @@ results.guess(1, "operations left, of 15", ..., unit="operations")
 # Write `simplify(fetch)`. It returns a node that has the same value as `fetch` for all feeds of placeholders, and needs
 # as few operations as the two rules allow.
 #
-# - Nodes can't be changed. `replace(node, inputs=…)` makes a copy of a node with other inputs, and `replace(node,
-#   op="constant", inputs=(), value=…)` makes a constant.
+# - Nodes can't be changed. `replace(node, inputs=…)` makes a copy of a node with other inputs, and
+#   `replace(node, op="constant", inputs=(), value=…)` makes a constant.
 # - Placeholders stay the same objects, so you can still feed them.
 # - Equal operations fold into one constant. Separately made constants may stay separate, even with equal values.
 
