@@ -667,7 +667,7 @@ plots.show(figure, alt=alt, keep=results, watched=watched)
 # ## 6 · Why were we wrong? {read 4.5, do 2.5, wait 1.5}
 #
 # The forecast assumed that arithmetic runs at the FP32 peak, that bytes arrive at memory's speed, and that nothing else
-# takes time.
+# takes time. There are five suspects.
 #
 # | suspect | the forecast assumed | an experiment to test it |
 # | --- | --- | --- |
