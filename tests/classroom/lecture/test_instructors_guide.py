@@ -66,7 +66,7 @@ def test_sections_outside_the_route_are_marked(page):
 
 def test_formulas_are_mathml(page):
     assert "$$" not in page
-    assert '<math xmlns="http://www.w3.org/1998/Math/MathML" display="block">' in page
+    assert '<math xmlns="http://www.w3.org/1998/Math/MathML" display="block" tabindex="0">' in page
 
 
 def test_links_do_not_lead_to_the_kits_files(page):
