@@ -10,7 +10,7 @@ import pytest
 import typer.core
 import typer.main
 import yaml
-from english import stumbles
+from english import conspicuous
 
 from labkit import cli
 from labkit.exercises import catalogue
@@ -174,7 +174,7 @@ def test_prose_is_wrapped_at_100_columns(path):
 )
 def test_prose_reads_like_a_native_writers(path):
     """Each entry of the glossary has a line "Search for: …"."""
-    assert not stumbles(path.read_text())
+    assert not conspicuous(path.read_text())
 
 
 # Figures that the code has too

@@ -5,7 +5,7 @@ import math
 import re
 
 import pytest
-from english import stumbles
+from english import conspicuous
 
 from labkit_author import minutes, notebooks, sources
 
@@ -80,7 +80,7 @@ def test_prose_is_short(lab):
 
 
 def test_prose_reads_like_a_native_writers(lab):
-    assert not stumbles("\n\n".join(cell.source for cell in cells(lab) if cell.cell_type == "markdown"))
+    assert not conspicuous("\n\n".join(cell.source for cell in cells(lab) if cell.cell_type == "markdown"))
 
 
 def test_prose_is_true_on_any_machine(lab):

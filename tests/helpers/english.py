@@ -1,10 +1,9 @@
-"""What a native reader stumbles over, as far as a pattern can tell."""
+"""Sentences that stand out, apart from the phrases in phrases.toml."""
 
 import re
 from collections.abc import Iterator
 
 MAX_COLON_SHARE = 0.12  # of a text's sentences: beyond it, colons stand for verbs
-STUMBLES = re.compile(r", also |\bbut for\b|\bfrom (?:\d+|a few|two|three|four|five) \w+ on\b|, or (?:the|it) would\b")
 NO_PROSE = re.compile(r"\s*(?:[-*+]|\d+\.|\||#|<|:::)")  # lists, tables, headings, HTML
 FENCED = re.compile(r"^ *(```|\$\$).*?^ *\1", re.M | re.S)
 INLINE = re.compile(r"`[^`]*`|\$[^$\n]*\$|\]\([^)]*\)|https?://\S+")
@@ -18,10 +17,9 @@ def sentences(markdown: str) -> Iterator[str]:
             yield from re.split(r"(?<=[.!?])[\"”)*]* +(?=[A-Z\"“*\[])", text)
 
 
-def stumbles(markdown: str) -> list[str]:
-    """Return the stumbling places of a text, and its sentences with a colon if these are too many."""
-    found = [match[0] for match in STUMBLES.finditer(FENCED.sub("", markdown))]
+def conspicuous(markdown: str) -> list[str]:
+    """Return the sentences of a text that begin with a digit, and those with a colon if these are too many."""
     prose = [sentence for sentence in sentences(markdown) if len(sentence.split()) > 2]
-    found += [sentence for sentence in prose if re.match(r"\d", sentence)]
     colons = [sentence for sentence in prose if re.search(r":(?:\s|\*|$)", sentence)]
-    return found + (colons if len(colons) > 1 + MAX_COLON_SHARE * len(prose) else [])
+    few = len(colons) <= 1 + MAX_COLON_SHARE * len(prose)
+    return [sentence for sentence in prose if re.match(r"\d", sentence)] + ([] if few else colons)
