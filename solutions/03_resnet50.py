@@ -3,7 +3,7 @@
 #   jupytext:
 #     text_representation: {extension: .py, format_name: percent}
 #   lab:
-#     goal: find the causes of a slow ResNet-50 one by one, and see how far the machine's limit still is
+#     goal: find the causes of a slow ResNet-50 one by one, and see how far it still is from the machine's limit
 #     needs: [ISA, memory, TensorFlow]
 #     better_with: [cores, PyTorch, numactl]
 # ---
@@ -154,9 +154,9 @@ report |= {"ms": 1000 * seconds, "page faults": use[4], "thread switches": use[1
 print(json.dumps(report))
 
 # %% [markdown]
-# Each run is a process of its own. It reports what the kernel counted in a step: busy cores, memory pages that the
+# Each run is a separate process. It reports what the kernel counted in a step: busy cores, memory pages that the
 # process had to request, and switches between threads. The next cell profiles four runs, in about a minute. They use
-# oneDNN, and run one operation at a time, so that the times of all operations add up. You may skip the code up to
+# oneDNN, and run one operation at a time, so that the times of all operations add up. You can skip the code up to
 # section 2.
 
 # %%
@@ -187,13 +187,13 @@ for name in ["as found"] if RECORDED else PROFILED:
 
 # %% [markdown]
 # Now the long measurement. Every row of `SUSPECTS` adds one change to an earlier row. All variants and two limits run
-# alternately, six times each, **in the background**. It takes about 13 minutes, in which you shouldn't start other
-# work, except this notebook's cells.
+# alternately, six times each, **in the background**. This takes about 13 minutes, during which you shouldn't start any
+# work other than this notebook's cells.
 #
 # - `many threads` is what a container can do to you. TensorFlow starts a thread for each CPU that it *sees*, and a
-#   quota hides no CPU. This row starts 16 for each core that you may use, and at most 256.
+#   quota doesn't hide any. This row starts 16 per core that you may use, up to 256.
 # - `default` sets nothing, except the number of threads under a quota, where `many threads` is what you get by default.
-# - `oneDNN` is a row only where TensorFlow's default is Eigen.
+# - `oneDNN` has a row only where TensorFlow's default is Eigen.
 
 # %%
 # %%writefile work/limit.py
@@ -252,7 +252,7 @@ if not RECORDED:
     fixing = Background(variants, rounds, "images/s", "section 1")
 
 # %% [markdown]
-# A second measurement then compares TensorFlow with PyTorch (section 8), in another 13 minutes.
+# A second measurement then compares TensorFlow with PyTorch (section 8), taking another 13 minutes.
 
 # %%
 pytorch, half = configurations.known(), "-bf16" * BF16
@@ -294,7 +294,7 @@ if not NO_TORCH:
 #
 # How many operations does an image take? In the [**forward pass**](../docs/learn/glossary.md#forward-pass), each number
 # that a convolution writes is a sum over the kernel's positions and the input's channels, and a multiplication and an
-# addition are two operations. As in most publications, positions in the padding count too.
+# addition count as two operations. As in most publications, positions in the padding count too.
 
 
 # %% tags=["nbval-check-output"]
@@ -317,10 +317,10 @@ print(*list(FORWARD.items())[:4], sep="\n")
 # first, and computes up to two [**gradients**](../docs/learn/glossary.md#gradient) for each layer. Each takes as many
 # operations as that layer's forward pass.
 #
-# - The weights learn from the gradient with respect to the layer's *weights*.
-# - The layer before needs the gradient with respect to the layer's *input* to compute its own gradients.
+# - The gradient with respect to the layer's *weights* updates them.
+# - The previous layer needs the gradient with respect to this layer's *input* for its own gradients.
 #
-# A gradient that is not needed is not computed. Treat the layers as a chain, each fed by the layer before. In
+# A gradient that is not needed is not computed. Treat the layers as a chain, each fed by the one before. In
 # fine-tuning, often only the last layers learn.
 #
 # Write `training_flops(each, trained)`. `each` is a list of the forward operations of each layer, in order. `trained`,
@@ -347,15 +347,15 @@ print(f"All layers learn: {gflop:.2f} GFLOP for one image")
 print(f"The last ten: {float(training_flops(each, 10)) / 1e9:.2f} GFLOP")
 
 # %% [markdown]
-# Papers say "4 GFLOP", as they count a multiply-add as one, and only the forward pass.
+# Papers say "4 GFLOP", counting a multiply-add as one operation and leaving out the backward pass.
 #
-# Hardly any training is faster than the machine's fastest matmul, in the fastest precision that trains. (Only code that
-# skips the padding, about 4%, might be.) So *that speed divided by the operations of an image* is the limit for
-# training, in images/s. It is measured in the same rounds, and is the same for all suspects, whatever their precision.
+# Training is hardly ever faster than the machine's fastest matmul, in the fastest training precision. (Only code that
+# skips the padding, about 4%, might be.) So *that speed divided by the operations per image* is the limit for training,
+# in images/s. It is measured in the same rounds, and is the same for all suspects, whatever their precision.
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
-# **Guess first.** What share of this limit does the script reach with nothing set, on a machine of its own?
+# **Guess first.** What share of this limit does the script reach with no options set, on a machine to itself?
 #
 # </div>
 
@@ -365,11 +365,11 @@ results.guess(1, "the default's share of the limit", ..., unit="%")
 # %% [markdown]
 # ## 3 · Where does the time go? {read 4}
 #
-# TensorFlow's profiler has the time of each operation in a step. A name such as
-# `gradient_tape/resnet50/conv2_block1_1_conv/convolution/Conv2DBackpropInput` contains the layer, and that gives the
-# kind of work. The ledger below has one bar for each kind. One more bar shows what the profile can't account for, which
-# is the time of a step minus the sum of its operations, and includes the profiler's own work. If that bar is long, the
-# ledger explains nothing.
+# TensorFlow's profiler reports the time of each operation in a step. A name such as
+# `gradient_tape/resnet50/conv2_block1_1_conv/convolution/Conv2DBackpropInput` contains the layer's name, which gives
+# the kind of work. The ledger below has one bar for each kind. One more bar shows what the profile can't account for,
+# which is the time of a step minus the sum of its operations' times, and includes the profiler's own work. If that bar
+# is long, the ledger explains nothing.
 
 
 # %%
@@ -457,8 +457,8 @@ results.answer(1, "Which bar would you question first, and why?", ...)
 # %% [markdown]
 # <details><summary>A model answer</summary>
 #
-# The convolutions compute nearly everything, so they may be long. Their three passes take the same number of
-# operations, so ask why one takes longer. The normalisation computes next to nothing, a few operations for each number.
+# The convolutions do nearly all of the arithmetic, so their bars may be long. Their three passes take the same number
+# of operations, so ask why one takes longer. The normalisation does next to no arithmetic, a few operations per number.
 # If its bar is as long as a convolution's, something is wrong with it.
 #
 # </details>
@@ -467,23 +467,24 @@ results.answer(1, "Which bar would you question first, and why?", ...)
 #
 # [**Intra-op threads**](../docs/learn/glossary.md#intra-op-parallelism) share the work of one operation. [**Inter-op
 # threads**](../docs/learn/glossary.md#inter-op-parallelism) run different operations at the same time. Both numbers
-# default to the CPUs that TensorFlow sees.
+# default to the number of CPUs that TensorFlow sees.
 #
-# - Two [**hardware threads**](../docs/learn/glossary.md#core) share the arithmetic units of a core, and a good
-#   convolution keeps those busy with one.
+# - Two [**hardware threads**](../docs/learn/glossary.md#core) share a core's arithmetic units, and a good convolution
+#   keeps these busy with one thread.
 # - A batch system or `taskset` gives you certain CPUs, a *mask*. A container's *quota* is CPU time on any of them. With
-#   2.5, two threads can run all the time. Never pin threads under a quota, as those CPUs may be busy while others idle.
-# - Memory on another [**NUMA node**](../docs/learn/glossary.md#numa-node) is slower to reach. On two sockets, the usual
-#   advice is one process per node, as in `numactl --cpunodebind=0 --membind=0 python train.py`.
+#   a quota of 2.5, two threads can run all the time. Never pin threads under a quota, as those CPUs may be busy while
+#   others are idle.
+# - Memory on another [**NUMA node**](../docs/learn/glossary.md#numa-node) is slower to reach. With two sockets, the
+#   usual advice is one process per node, as in `numactl --cpunodebind=0 --membind=0 python train.py`.
 #
 # ### Exercise 2 · Where should the threads run?
 #
 # Write `place_threads(cpus, quota)`. `cpus` is a list of the logical CPUs that *you* may use, in any order, as tuples
 # `(cpu, core, node)` of three numbers. Cores of different nodes have different numbers. `quota` is in CPUs, or `None`
-# without one. Return two values:
+# if there is none. Return two values:
 #
-# - the number of threads, which is one for each core. Under a quota, use only as many as can be busy all the time, and
-#   at least one;
+# - the number of threads, which is one per core. Under a quota, use only as many as can be busy all the time, but at
+#   least one;
 # - a dict with the CPUs to pin them to: for each NUMA node, a list of the lowest CPU of each of its cores, in any
 #   order. Under a quota, return an empty dict.
 
@@ -523,9 +524,9 @@ for quota in (None, 2.5):
 #
 # ### Exercise 3 · Three sick logs
 #
-# These three logs of one step each are from real runs of PyTorch that were far too slow, on an AMD EPYC with two cores.
-# Each has a healthy log of the same work. `training` trains ResNet-50 with 16 images, and `int8` classifies four images
-# with ResNeXt-50, a relative whose convolutions here have 8 groups of channels, in INT8.
+# These three one-step logs are from real PyTorch runs that were far too slow, on a two-core AMD EPYC. Each comes with a
+# healthy log of the same work. `training` is a ResNet-50 step on 16 images. In `int8`, ResNeXt-50, a relative whose
+# convolutions here have 8 channel groups, classifies four images in INT8.
 
 # %%
 NAMES = ("training", "training-a", "training-b", "int8", "int8-c")
@@ -536,16 +537,16 @@ for name, log in logs.items():
 logs["training"].drop(columns=["type", "attributes"]).head(4)
 
 # %% [markdown]
-# Each row is a primitive. Its work is named by the columns `primitive`, `direction` and `problem`. `implementation` is
-# the code that did it, such as `brg_conv_fwd:avx512_core`. The same work by the same code can appear in several rows.
+# Each row is a primitive. The columns `primitive`, `direction` and `problem` name its work. `implementation` is the
+# code that did it, such as `brg_conv_fwd:avx512_core`. The same work by the same code can appear in several rows.
 #
 # Write `lost(healthy, sick)`. Both are tables with at least these four columns and `ms`. Return three numbers, the
-# milliseconds that the sick log took longer than the healthy one (below 0 if it was faster):
+# extra milliseconds of the sick log (below 0 if it was faster):
 #
-# 1. in *reorders*, the rows whose `primitive` is `"reorder"`, which only copy numbers to another layout;
-# 2. in all other rows by *other code*, which means that the work, or this implementation of it, is in only one of the
-#    two logs;
-# 3. in the remaining rows by *the same code*, which means that both logs have this work by this implementation.
+# 1. in *reorders*, the rows whose `primitive` is `"reorder"`, which only copy numbers to a different layout;
+# 2. in all the other rows with *other code*, which means that the work, or this implementation of it, is in only one of
+#    the two logs;
+# 3. in the remaining rows with *the same code*, which means that both logs have this work in this implementation.
 #
 # The three numbers add up to the difference between the two logs.
 
@@ -575,8 +576,8 @@ for sick in ("training-a", "training-b", "int8-c"):
     print(f"{sick:10}  " + ", ".join(f"{name} {ms:+6,.0f} ms" for name, ms in parts.items()))
 
 # %% [markdown]
-# Which column shows the cause? Look at the rows that lost most, and at the heads. `src` and `dst` are layouts. `acdb`
-# keeps the channels last, `abcd` keeps them first, and `aBcd16b` is blocked.
+# Which column shows the cause? Look at the rows that lost the most, and at the heads. `src` and `dst` are layouts.
+# `acdb` keeps the channels last, `abcd` keeps them first, and `aBcd16b` is blocked.
 
 # %%
 columns = ["primitive", "implementation", "direction", "src", "dst", "problem"]
@@ -592,22 +593,23 @@ results.answer(2, "What is wrong in a, b and c, and what would you change?", ...
 # %% [markdown]
 # <details><summary>A model answer</summary>
 #
-# - **a**: the same code does the same work in nearly twice the time. The head shows why: `nthr:1`, one thread.
+# - **a**: the same code takes nearly twice as long for the same work. The head shows why: `nthr:1`, one thread.
 #   `torchrun` sets `OMP_NUM_THREADS=1` for each of several ranks unless you set it.
 # - **b**: the reorders take longer. Images come as `abcd`, PyTorch's own layout. The convolutions want them blocked
 #   (`aBcd16b`), and their results go back to `abcd` each time. `memory_format=torch.channels_last` ends that.
-# - **c**: other code takes longer. Three of 53 rows, all of the same work, take most of the time, in `ref:any`,
-#   oneDNN's reference implementation, plain C++ for cases without a better one. The head says `Intel AVX2`, although
-#   the CPU has AVX-512, because `ONEDNN_MAX_CPU_ISA=AVX2` was set. With AVX2, oneDNN has no INT8 kernel for 8 groups of
-#   14 channels.
+# - **c**: other code takes longer. Three of the 53 rows, all for the same work, take most of the time. They use
+#   `ref:any`, oneDNN's plain C++ reference implementation for cases without a better one. The head says `Intel AVX2`,
+#   although the CPU has AVX-512, because `ONEDNN_MAX_CPU_ISA=AVX2` was set. With AVX2, oneDNN has no INT8 kernel for 8
+#   groups of 14 channels.
 #
 # </details>
 
 # %% [markdown]
 # ## 6 · The suspects {read 11, wait 0.3}
 #
-# For each suspect, write your guess first. The row then shows its speed, the share of the limit, and the factor against
-# the variant that it changes, with 95% [**confidence intervals**](../docs/learn/glossary.md#confidence-interval).
+# For each suspect, write your guess first. The row then shows its speed, its share of the limit, and its factor
+# compared with the variant that it changes, with 95% [**confidence
+# intervals**](../docs/learn/glossary.md#confidence-interval).
 
 # %% tags=["background"]
 if RECORDED:
@@ -664,14 +666,14 @@ evidence("cores busy", "default", "many threads")
 
 # %% [markdown]
 # **What explains it?** TensorFlow's waiting threads sleep, so they don't block the cores. But each operation is cut
-# into more pieces, and each thread brings its own data into the caches. The switches show how often. A real quota is
-# worse, as all threads together use it up early in each period. Then all of them stop until the next one.
+# into more pieces, and each thread brings its own data into the caches. The thread switches show how often. A real
+# quota is worse, as all threads together use it up early in each period. Then all of them stop until the next one.
 #
 # ### The normalisation
 #
 # Keras 2 called one operation, `FusedBatchNormV3`. Keras 3 supports several frameworks, and writes a normalisation as a
 # chain of small operations (`keras/src/backend/tensorflow/nn.py`). Each reads whole images, and most write them,
-# forward and backward. Both ledgers together forecast the factor.
+# forward and backward. Together, the two ledgers forecast the factor.
 
 # %%
 as_found, fused = ledgers["as found"], ledgers["fused norm"]
@@ -698,7 +700,7 @@ results.compare_guess(3, norm_gain)
 draw_ledgers(["as found", "fused norm"], "The same step, with normalisations as one operation")
 
 # %% [markdown]
-# **What explains it?** The forecast exchanged one bar. Others may also have become shorter, such as the sums of
+# **What explains it?** The forecast replaced one bar. Others may also have become shorter, such as the sums of
 # gradients. But the convolutions did the same work in both profiles. If their change exceeds the other bars' savings,
 # the whole ledgers explain nothing.
 #
@@ -722,8 +724,8 @@ evidence("page faults", "fused norm", "NCHW")
 
 # %% [markdown]
 # **What explains it?** Section 5 has the log of such a run. Whole images are reordered around convolutions. Each copy
-# needs memory, which shows as [*page faults*](../docs/learn/glossary.md#page-fault). One takes the kernel about a
-# microsecond, so you can compute their part of the loss. The next rows use NHWC.
+# needs memory, which shows up as [*page faults*](../docs/learn/glossary.md#page-fault). One takes the kernel about a
+# microsecond, so you can compute their share of the loss. The next rows use NHWC.
 #
 # ### One operation at a time
 #
@@ -745,8 +747,8 @@ evidence("cores busy", "fused norm", "one at a time")
 
 # %% [markdown]
 # **What explains it?** The forward pass is nearly a chain, but the backward pass isn't. A layer's two gradients don't
-# depend on each other, and neither do the updates. While one operation ends on a single core, another can use the rest.
-# The ratio of busy cores shows how much this explains.
+# depend on each other, and neither do the updates. While one operation finishes on a single core, another can use the
+# rest. The ratio of busy cores shows how much this explains.
 #
 # ### Precision
 #
@@ -771,15 +773,15 @@ bars["factor"] = bars["float32"] / bars[half_name]
 bars[bars.max(axis=1) > 5].round(2)
 
 # %% [markdown]
-# **What explains it?** Arithmetic may gain as much as the peak does. Memory-bound work gains a factor of two at most,
-# and the update of the weights, which stay in float32, gains nothing. Conversions come on top. A bar outside these
-# bounds has another kernel, or is noisy.
+# **What explains it?** Arithmetic may speed up as much as the peak does. Memory-bound work gains a factor of two at
+# most, and the update of the weights, which stay in float32, gains nothing. Conversions add time. A bar outside these
+# bounds used a different kernel, or is noisy.
 #
 # ### Memory and its pages
 #
 # Every step allocates and frees gigabytes. If the C library returns freed memory to the kernel, the next step requests
-# it again, at the price of a page fault for every 4 kB. The variant `pages` keeps freed memory, and asks for [**pages
-# of 2 MB**](../docs/learn/glossary.md#huge-page). How many faults could it save, and how many milliseconds?
+# it again, at the price of a page fault for every 4 kB. The variant `pages` keeps freed memory, and asks for [**2 MB
+# pages**](../docs/learn/glossary.md#huge-page). How many faults could it save, and how many milliseconds?
 
 # %%
 evidence("page faults", half_name)
@@ -788,7 +790,7 @@ evidence("ms", half_name)
 # %% [markdown]
 # <div class="alert alert-block alert-info" style="color: black">
 #
-# **Guess first.** How much faster is training with memory that is kept, in large pages?
+# **Guess first.** How much faster is training if freed memory is kept, in large pages?
 #
 # </div>
 
@@ -801,11 +803,11 @@ evidence("page faults", "pages")
 
 # %% [markdown]
 # **What explains it?** A thousand faults take about a millisecond, so they can't explain a larger gain. Large pages
-# also save address look-ups. Hundreds of thousands of faults, as in the NCHW row, are worth this variant.
+# also save address look-ups. Hundreds of thousands of faults, as in the NCHW row, make this variant worthwhile.
 #
 # ### The batch
 #
-# Suppose that a step takes a fixed time, and some time for each image. Two ledgers, of one image and of many, give both
+# Suppose that a step takes a fixed time plus some time per image. Two ledgers, for one image and for many, give both
 # parts for each kind of work.
 
 # %%
@@ -835,9 +837,9 @@ batch_gain = reveal("larger batch", "pages", fixes)
 results.compare_guess(8, batch_gain)
 
 # %% [markdown]
-# **What explains it?** Two points fit any line, and the larger batch is the third. The fixed part is work on *weights*,
-# which is the same for one image as for a hundred, the overhead of each operation, and kernels that use the cores
-# poorly with one image.
+# **What explains it?** A line fits any two points, and the larger batch is the third. The fixed part is work on
+# *weights*, which is the same for one image as for a hundred, the overhead of each operation, and kernels that use the
+# cores poorly with one image.
 #
 # ### The verdict
 
@@ -875,19 +877,19 @@ results.answer(3, "Which suspects were guilty on your machine, and which were no
 # %% [markdown]
 # <details><summary>A model answer</summary>
 #
-# A suspect is guilty if changing it gains speed, with an interval that excludes 1. Normalisation and precision mostly
+# A suspect is guilty if changing it gains speed, with an interval that excludes 1. Normalisation and precision usually
 # gain the most. The batch and the pages are judged by the same test, even if they gain little. NCHW costs time only if
-# somebody set it, too many threads mostly under a quota, and the number of operations at once only if the default
+# somebody set it, too many threads mainly under a quota, and the number of concurrent operations only if the default
 # loses.
 #
 # </details>
 #
 # ## 7 · How far is the limit? {read 4, do 7}
 #
-# The best step is still below the limit. Which kind of work should be improved next? Each needs a least number of
-# operations, and must move each of its tensors at least once. A normalisation with its ReLU moves five tensors of its
-# size, since it reads one and writes one forward, and reads two and writes one backward. But statistics come first. A
-# tensor larger than the cache is read again, so up to eight move, and the saving is smaller.
+# The best step still falls short of the limit. Which kind of work should be improved next? Each needs a minimum number
+# of operations, and must move each of its tensors at least once. A normalisation with its ReLU moves five tensors of
+# its size, since it reads one and writes one forward, and reads two and writes one backward. But the statistics come
+# first, so a tensor larger than the cache is read again. Then up to eight are moved, and the saving is smaller.
 
 
 # %%
@@ -921,16 +923,16 @@ pd.DataFrame(kinds, index=["ms", "GFLOP", "GB"]).T.round(2)
 # %% [markdown]
 # ### Exercise 4 · What to improve first
 #
-# Write `what_first(kinds, step_ms, peak, bandwidth)`. `kinds` is a dict as above. For each kind of work, it has the
+# Write `what_first(kinds, step_ms, peak, bandwidth)`. `kinds` is a dict as above. For each kind of work, it holds the
 # milliseconds, the GFLOP and the GB. `step_ms` is the time of the whole step, `peak` is in GFLOP/s, and `bandwidth` in
 # GB/s. Return a list of tuples `(name, ms)`, the largest first:
 #
-# - for each kind, the milliseconds that it would save at its limit. The limit is the longer of two times, that of its
-#   operations at the peak and that of its bytes at the bandwidth;
-# - `("unaccounted", ms)`, the size of the difference between the step and the sum of the kinds' times, never below 0.
+# - for each kind, the milliseconds that it would save at its limit. The limit is the longer of two times, for its
+#   operations at the peak and for its bytes at the bandwidth;
+# - `("unaccounted", ms)`, the absolute difference between the step's time and the sum of the kinds' times.
 #
-# **Leave out what comes after** `"unaccounted"`, because a saving that is smaller than what you can't explain ranks
-# nowhere.
+# **Leave out what comes after** `"unaccounted"`, because you can't rank a saving that is smaller than what you can't
+# explain.
 
 
 # %%
@@ -968,28 +970,28 @@ results.answer(4, "What would you work on next, and how much could it bring?", .
 # %% [markdown]
 # <details><summary>A model answer</summary>
 #
-# The row that is first in both lists, unless memory varied too much to decide. But a second profile can move a row by
-# more than *unaccounted*. The profiled step runs one operation at a time, so its time isn't that of section 6. To see a
-# row's effect, subtract its saving from the step, and divide the step by the rest. Fusion can do more, as it lowers the
-# limit itself.
+# The row that comes first in both lists, unless memory varied too much to decide. But a second profile can move a row
+# by more than *unaccounted*. The profiled step runs one operation at a time, so its time differs from section 6's. To
+# see a row's effect, subtract its saving from the step, and divide the step by the rest. Fusion can do more, as it
+# lowers the limit itself.
 #
 # </details>
 #
 # ## 8 · TensorFlow or PyTorch? {read 5, wait 0.1}
 #
 # PyTorch calls oneDNN for its convolutions too. By default, it runs each operation as Python reaches it (*eager*), and
-# `torch.compile` makes larger operations of many. So compare eager with eager, and compiled with compiled, each in its
-# fastest precision and with the better of two batches.
+# `torch.compile` combines many into larger ones. So compare eager with eager, and compiled with compiled, each in its
+# fastest precision and with the better of two batch sizes.
 #
-# PyTorch uses [**OpenMP**](../docs/learn/glossary.md#openmp) threads. From pip, it comes with GNU's library, `libgomp`.
-# There, a waiting thread *spins* for a while, so that it can continue at once, and keeps its core busy.
+# PyTorch uses [**OpenMP**](../docs/learn/glossary.md#openmp) threads. Installed with pip, it comes with GNU's library,
+# `libgomp`. There, a waiting thread *spins* for a while, so that it can continue immediately, and keeps its core busy.
 # `OMP_WAIT_POLICY=passive` makes it sleep. `KMP_BLOCKTIME` and `KMP_AFFINITY` belong to Intel's `libiomp5`, and do
 # nothing unless it is preloaded.
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
-# **Guess first.** How fast is compiled PyTorch, compared with TensorFlow's graph? And with waiting threads that sleep,
-# compared with threads that spin?
+# **Guess first.** How fast is compiled PyTorch, compared with TensorFlow's graph? And how fast is it if waiting threads
+# sleep instead of spinning?
 #
 # </div>
 
@@ -1028,17 +1030,17 @@ draw_shares([name for name in race if name != "limit"], race, "Two frameworks on
 
 # %% [markdown]
 # **What explains it?** `torch.compile` removes Python's calls, and fuses the operations between convolutions. oneDNN
-# still computes those, and the compiler writes the fused code, which isn't always faster than the kernels that it
-# replaces.
+# still computes the convolutions, and the compiler writes the fused code, which isn't always faster than the kernels
+# that it replaces.
 #
-# Waking a thread takes some tens of microseconds, and the log of section 5 has some hundred primitives in a step.
-# Multiply, and compare with the time of a step. A larger difference has another cause. Threads should sleep where other
+# Waking a thread takes tens of microseconds, and section 5's log has a few hundred primitives in a step. Multiply the
+# two, and compare with the time of a step. A larger difference has a different cause. Threads should sleep where other
 # work needs the cores, as with several ranks on a node.
 #
-# Don't trust a ratio close to 1, as the faster batch was chosen in the same rounds. A wide interval shows that
+# Don't trust a ratio close to 1, as the faster batch size was chosen in the same rounds. A wide interval shows that
 # launches differ.
 #
-# The next lines go from default to best.
+# The next lines compare the default with the best.
 
 # %%
 kept = [name for name in fixes if name not in (*ASIDE, "limit", "memory")]
@@ -1066,7 +1068,7 @@ results.answer(5, "What would you change in your own training script tomorrow?",
 # %% [markdown]
 # <details><summary>A model answer</summary>
 #
-# The changes whose rows were significant on the machine that you train on, mostly the precision and, in Keras 3, the
+# The changes whose rows were significant on the machine that you train on, usually the precision and, in Keras 3, the
 # normalisation. Check that your loss falls as before, which random images can't show. Set the number of threads in a
 # container.
 #
@@ -1074,9 +1076,9 @@ results.answer(5, "What would you change in your own training script tomorrow?",
 #
 # ## 9 · What was published {read 5, optional}
 #
-# Two reports started this lab. In 2019, a talk by Intel showed `tf_cnn_benchmarks`, batch 16, at 3.84 images/s by
-# default and 17.69 with its library (4.6×). A walk-through on a rented machine (two sockets with nine cores each, batch
-# 128) published in 2018:
+# Two reports started this lab. In 2019, an Intel talk showed `tf_cnn_benchmarks` with batch 16 at 3.84 images/s by
+# default and 17.69 with Intel's library (4.6×). A walk-through on a rented machine (two nine-core sockets, batch 128)
+# published these figures in 2018:
 #
 # | setting, published 2018 | images/s |
 # | --- | --- |
@@ -1100,9 +1102,9 @@ for what, images in {"default": 5.48, "Intel's build": 33.62}.items():
 #
 # Start both background measurements in the first minute, then explain. They need a quiet machine, and about 27 minutes.
 # With measuring slots or little memory, the lab shows recorded figures instead. PyTorch is optional (`./lab setup
-# --torch`, 1 GB). Without it, section 8 is recorded, too. If time is short, skip sections 4 and 9.
+# --torch`, 1 GB). Without it, section 8 shows recorded figures, too. If time is short, skip sections 4 and 9.
 #
-# *Busy.* If a row is marked, run the start cells of section 1 again after the lesson.
+# *Busy.* If a row is marked, rerun section 1's start cells after the lesson.
 #
 # </div>
 
@@ -1111,9 +1113,9 @@ for what, images in {"default": 5.48, "Intel's build": 33.62}.items():
 #
 # **For the instructor · Other machines**
 #
-# - *AVX2 only, or AVX-512 without BF16.* The precision's row is recorded, and the limit is that of float32.
-# - *AMX.* The limit is many times that of float32. Shares are small, and section 7 ranks norms and sums first.
-# - *Many cores, two nodes.* The batch grows with the cores. Fixed work and single-threaded pieces weigh more.
+# - *AVX2 only, or AVX-512 without BF16.* The precision row shows a recording, and the limit is float32's.
+# - *AMX.* The limit is many times float32's. Shares are small, and section 7 ranks norms and sums first.
+# - *Many cores, two nodes.* The batch grows with the cores. Fixed work and single-threaded parts weigh more.
 #   TensorFlow's threads don't know about nodes, so expect a lower share.
 # - *Arm.* There is no bfloat16 row.
 #
@@ -1128,7 +1130,7 @@ for what, images in {"default": 5.48, "Intel's build": 33.62}.items():
 # %% [markdown] tags=["instructor"]
 # <div class="alert alert-block alert-warning" style="color: black">
 #
-# **Answers.** 1. With `ONEDNN_VERBOSE=1`, or `_Mkl` in the profile. 2. If several ranks share the cores of a node.
+# **Answers.** 1. With `ONEDNN_VERBOSE=1`, or `_Mkl` in the profile. 2. If several ranks share a node's cores.
 #
 # </div>
 
@@ -1136,7 +1138,7 @@ for what, images in {"default": 5.48, "Intel's build": 33.62}.items():
 # ## Remember
 #
 # - Ask for the share of the limit.
-# - Make a ledger that closes, and rank nothing below what it can't explain.
+# - Keep a ledger that balances, and rank nothing below what it can't explain.
 # - Change one thing at a time, forecast it, and explain each miss.
 # - Advice has a date and a library. Measure it again.
 
