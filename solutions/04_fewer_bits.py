@@ -11,8 +11,8 @@
 # %% [markdown]
 # # 04 · Fewer bits: from the bits to the instruction
 #
-# You train a network for digits in 32 bits, turn it into integers of 8 bits, write the code of its layers in ten lines
-# of C, and race it against the fastest 32-bit network on your machine.
+# You train a digit classifier in 32 bits, convert it to 8-bit integers, write its layers in ten lines of C, and race it
+# against the fastest 32-bit network on your machine.
 #
 # **You will learn** what 32, 16 and 8 bits can hold, how a network computes with integers alone, which instruction
 # makes that fast, and what it costs in accuracy. Optional sections save gradients from vanishing in 16 bits, and store
@@ -20,11 +20,11 @@
 #
 # **Time** {minutes}
 #
-# **Connects to** lab 02, which raced a convolution in 32 bits; lab 03, which trains ResNet-50 in bfloat16; and lab 10,
-# where the weights of language models take 4 bits.
+# **Connects to** lab 02, which raced a 32-bit convolution; lab 03, which trains ResNet-50 in bfloat16; and lab 10,
+# where language models have 4-bit weights.
 #
-# **Why fewer bits?** An instruction multiplies more of them, memory and caches hold more of them, and trained networks
-# tolerate noise. The price is range or precision.
+# **Why fewer bits?** An instruction multiplies more numbers at once, memory and caches hold more of them, and trained
+# networks tolerate noise. The price is range or precision.
 
 # %% tags=["parameters"]
 QUICK = False  # small runs, as the tests make them
@@ -112,9 +112,9 @@ results.guess(1, "the 16-bit format that holds 70,000", ..., choices=("FP16", "B
 # %% [markdown]
 # ### Exercise 1 · Read the bits
 #
-# Write `decode(pattern, e, f)`. It returns the value of a number whose bits are the integer `pattern`, with `e` bits of
-# exponent and `f` bits of fraction. The sign is the highest bit, followed by the exponent and the fraction. Handle both
-# special exponents.
+# Write `decode(pattern, e, f)`. It returns the value of a number whose bits are the integer `pattern`, with `e`
+# exponent bits and `f` fraction bits. The sign is the highest bit, followed by the exponent and the fraction. Handle
+# both special exponents.
 
 
 # %%
@@ -136,9 +136,9 @@ def decode(pattern, e, f):
 decode = check(1, decode)
 
 # %% [markdown]
-# Your function computes the limits of each format. The table adds two formats of
-# [**FP8**](../docs/learn/glossary.md#fp8), named after their bits (E5M2 has 5 bits of exponent and 2 of mantissa), and
-# [**INT8**](../docs/learn/glossary.md#int8), integers.
+# Your function computes the limits of each format. The table adds two [**FP8**](../docs/learn/glossary.md#fp8) formats,
+# named after their bits (E5M2 has 5 exponent bits and 2 mantissa bits), and 8-bit integers,
+# [**INT8**](../docs/learn/glossary.md#int8).
 
 # %% tags=["nbval-check-output"]
 FORMATS = {"FP32": (8, 23), "BF16": (8, 7), "FP16": (5, 10), "FP8 E5M2": (5, 2), "FP8 E4M3": (4, 3)}
@@ -154,7 +154,7 @@ head = ("format", "range", "smallest normal", "smallest above 0", "step at 1")
 display(markdown.table(head, format_rows))
 
 # %% [markdown]
-# E4M3 in hardware gives up infinity, and all NaNs but one, for numbers up to ±448 ([Micikevicius et al.
+# E4M3 in hardware gives up infinity, and all but one NaN, for numbers up to ±448 ([Micikevicius et al.
 # 2022](https://arxiv.org/abs/2209.05433)). What happens to a number in each format? For anything but integers, INT8
 # needs a **scale**. In the next cell, code 127 stands for 1.0.
 
@@ -195,15 +195,15 @@ plots.show(
 
 # %% [markdown]
 # A rising line means a constant *relative* error. A flat line means a constant *absolute* error, so small numbers keep
-# few digits. FP16 becomes flat below 0.00006, and INT8 is flat from end to end. Each of the two causes a problem, FP16
-# in section 2 and INT8 in section 5.
+# few digits. FP16 becomes flat below 0.00006, and INT8 is flat from end to end. Both cause a problem, FP16 in section 2
+# and INT8 in section 5.
 #
 # ## 2 · A gradient that vanishes {read 6, do 8, optional}
 #
 # [**Gradients**](../docs/learn/glossary.md#gradient) are small, because the [**backward
 # pass**](../docs/learn/glossary.md#backward-pass) multiplies small numbers. Each error is divided by the batch size and
-# multiplied by the weight of this loss. The next cell computes gradients by hand for a network of two layers. It rounds
-# what it stores, as a GPU does, which multiplies 16-bit numbers and sums in 32 bits.
+# multiplied by the weight of its loss. The next cell computes gradients by hand for a two-layer network. It rounds what
+# it stores, like a GPU, which multiplies 16-bit numbers and sums in 32 bits.
 
 # %%
 x = digits.x_train[:500].reshape(500, 14, 2, 14, 2).mean(axis=(2, 4)).reshape(500, 196)
@@ -253,16 +253,16 @@ for name, scale in (("BF16", 1), ("FP16", 1), ("FP16", 2.0**12)):
 # constant, and moves them all to where FP16 is precise. At the end, divide the weights' gradients by it, in FP32. This
 # is [**loss scaling**](../docs/learn/glossary.md#loss-scaling). BF16 has FP32's range and doesn't need it.
 #
-# The best constant is the largest that doesn't overflow, and it changes during training. **Dynamic loss scaling**
-# searches for it all the time. After an overflow, the scale is halved. After `patience` steps in a row without one, it
-# is doubled, and the count starts again.
+# The best constant is the largest that doesn't overflow, and it changes during training. **Dynamic loss scaling** keeps
+# searching for it. After an overflow, the scale is halved. After `patience` steps in a row without one, it is doubled,
+# and the count starts again.
 #
 # ### Exercise 2 · Dynamic loss scaling
 #
 # Write `settle(gradients, scale, calm, patience)`, which runs between the backward pass and the update of the weights.
-# `gradients` is a list of FP16 arrays, the gradients of the loss times `scale`. An overflow leaves infinities or NaN in
-# some of them. `calm` is the number of steps in a row without an overflow before this one, and below `patience`. Return
-# three values:
+# `gradients` is a list of FP16 arrays, the gradients of the loss times `scale`. An overflow leaves infinities or NaNs
+# in some of them. `calm` is the number of steps in a row without an overflow before this one, and is below `patience`.
+# Return three values:
 #
 # - for the update, the true gradients as a list of FP32 arrays, or `None` if the update must be skipped;
 # - the scale for the next step;
@@ -286,8 +286,8 @@ def settle(gradients, scale, calm, patience):
 settle = check(2, settle)
 
 # %% [markdown]
-# Does it matter? The same network trains from the same start in four ways. The weights themselves stay in FP32, because
-# an update is often too small to change a 16-bit number.
+# Does it matter? The same network trains from the same initial weights in four ways. The weights themselves stay in
+# FP32, because an update is often too small to change a 16-bit number.
 
 
 # %%
@@ -322,15 +322,15 @@ results.answer(1, "Why does plain FP16 learn less than BF16, with as many bits?"
 # <details><summary>A model answer</summary>
 #
 # Its exponent has 5 bits, so gradients below 2⁻²⁵ become 0 and change no weight, and the remaining small ones have few
-# digits. BF16 has fewer digits but FP32's range. Under a dynamic scale, FP16 keeps both. A scale that starts absurdly
-# high falls within some skipped steps.
+# digits. BF16 has fewer digits but FP32's range. With a dynamic scale, FP16 has enough of both. A scale that starts
+# absurdly high comes down quickly, as each skipped step halves it.
 #
 # </details>
 #
 # GPUs with tensor cores multiply FP16 matrices and sum in FP32. A walk-through for AWS's P3 instances with V100 GPUs
-# (2018) published ResNet-50 training at about 400 images/s in FP32 with a batch of 128, and twice that in FP16 with a
-# batch of 256. Eight GPUs trained on 1,000,000 images in about 5 minutes at around 5,800 images/s, one GPU in about 30,
-# and ten epochs took eight GPUs about 30 minutes.
+# (2018) reported ResNet-50 training at about 400 images/s in FP32 with a batch of 128, and twice that in FP16 with a
+# batch of 256. One GPU took about 30 minutes for 1,000,000 images. Eight GPUs took about 5, at around 5,800 images/s,
+# and about 30 minutes for ten epochs.
 
 # %%
 results.answer(2, "What changed besides the format between 400 and 800 images/s?", ...)
@@ -338,17 +338,17 @@ results.answer(2, "What changed besides the format between 400 and 800 images/s?
 # %% [markdown]
 # <details><summary>A model answer</summary>
 #
-# The batch, which FP16's smaller activations allowed. A larger batch alone is often faster (lab 03), so the factor is
-# not the format's alone. Other figures deserve a check, too. At the published 5,800 images/s, 1,000,000 images take 2.9
-# minutes, and not 5. One epoch takes 30 minutes on one GPU and 5 on eight, an efficiency of 75%. Ten epochs in 30
-# minutes on eight would be 125%.
+# The batch, which FP16's smaller activations allowed. A larger batch alone is often faster (lab 03), so the format
+# alone doesn't explain the factor. Other figures deserve a check, too. At the published 5,800 images/s, 1,000,000
+# images take 2.9 minutes, not 5. One epoch takes 30 minutes on one GPU and 5 on eight, an efficiency of 75%. Ten epochs
+# in 30 minutes on eight would be 125%.
 #
 # </details>
 
 # %% [markdown]
 # ## 3 · A network in integers {read 6, do 11, wait 0.3}
 #
-# First, a network in FP32 with five convolutions:
+# First, an FP32 network with five convolutions:
 
 
 # %%
@@ -377,15 +377,15 @@ fp32 = right(net.predict(digits.x_test, batch_size=100, verbose=0))
 print(f"FP32: {100 * fp32.mean():.1f}% of {len(fp32):,} test digits are right")
 
 # %% [markdown]
-# There are only 256 codes of 8 bits. Choosing the numbers that they stand for is called
+# Eight bits give only 256 codes. Choosing the numbers that they stand for is called
 # [**quantisation**](../docs/learn/glossary.md#quantisation). In most libraries, a number is *scale · (code − zero
 # point)*. Our zero point is 0, because pixels and the outputs of Relu are never negative. Their codes go from 0 to 255.
-# Weights have both signs, and codes from −127 to 127.
+# Weights can have either sign, and their codes go from −127 to 127.
 #
 # ### Exercise 3 · How far should the codes reach?
 #
 # If they reach up to the largest value, nothing is clipped, but the steps are wide for all values. A shorter range has
-# finer steps, and clips the largest values. Decide by the error.
+# finer steps, but clips the largest values. Decide by the error.
 #
 # Write `choose_high(values, bits)`. `values` is an array of activations after Relu, none of them negative and some
 # above 0. The codes from 0 to `2**bits - 1` stand for 0 to `high` in equal steps. Each value gets the nearest code, and
@@ -428,20 +428,20 @@ for layer, values in zip(with_weights, observed.predict(calibration_images, verb
 # %% [markdown]
 # ### Exercise 4 · A layer's integers
 #
-# A layer gets codes, which stand for *scale_in · code*. It multiplies them by the codes of weights, adds a bias, and
+# A layer receives codes, which stand for *scale_in · code*. It multiplies them by weight codes, adds a bias, and
 # returns codes that stand for *scale_out · code*. All that it computes is
 #
 # $$code_{out} = factor \cdot \left(\sum_k code_k \cdot weight_k + bias\right)$$
 #
-# rounded, and clipped to 0 … 255, which is also the Relu. The sum is an integer. The factor, which *requantises* it, is
-# the only number with a fraction.
+# rounded, and clipped to 0 … 255, which also takes care of Relu. The sum is an integer. The factor, which *requantises*
+# it, is the only number with a fraction.
 #
 # Write `to_integers(weights, bias, scale_in, scale_out)`. `weights` has the shape (inputs, outputs), and `bias` has a
 # number for each output. Each column of weights has a step of its own. Its largest weight, positive or negative, gets
 # the code 127 or −127, and all others the nearest code. No column is all zeros. Return three arrays:
 #
 # - the codes of the weights;
-# - the biases, rounded to integer numbers of steps of the *sum*;
+# - the biases, rounded to whole steps of the *sum*;
 # - the factor of each output.
 
 
@@ -459,9 +459,9 @@ def to_integers(weights, bias, scale_in, scale_out):
 to_integers = check(4, to_integers)
 
 # %% [markdown]
-# The next cell turns the whole network into integers. `highs` has the upper end of the codes for the pixels and for
+# The next cell turns the whole network into integers. `highs` holds the upper end of the range for the pixels and for
 # each layer's output. Here the codes reach up to the largest value. Section 5 tries your `choose_high`. Logits can be
-# negative, so the last biases are moved. Adding the same number to all logits changes no decision.
+# negative, so the last biases are shifted. Adding the same number to all logits changes no decision.
 
 
 # %%
@@ -546,7 +546,7 @@ changed("integers", right(by_numpy))
 #
 # ## 4 · Ten lines of C, and an instruction {read 7, do 13, wait 1}
 #
-# The product of two 8-bit codes fits into 16 bits. How many products can you sum there?
+# The product of two 8-bit codes fits into 16 bits. How many products can you sum in 16 bits?
 
 # %% tags=["nbval-check-output"]
 a, b = np.full((1, 3), 255, "uint8"), np.full((3, 1), 127, "int8")
@@ -562,9 +562,9 @@ print(f"the longest sum in your network: {max(len(layer.codes) for layer in laye
 # ### Exercise 5 · The layer in C
 #
 # Write the body of the loop over rows. A row is a pixel with all its K inputs side by side, and `in` and `out` already
-# point to the row. `in` has `rows` × K codes, `weights` has N × K, so that the weights of an output are neighbours, and
-# `out` gets `rows` × N codes. For each output, add its bias and K products, multiply the sum by its factor, round to
-# the nearest integer (a half may go either way), and clip to 0 … 255. All sums fit into 32 bits.
+# point to the row. `in` has `rows` × K codes, `weights` has N × K, so that an output's weights are adjacent, and `out`
+# gets `rows` × N codes. For each output, add its bias and K products, multiply the sum by its factor, round to the
+# nearest integer (halves may go either way), and clip to 0 … 255. All sums fit into 32 bits.
 #
 # Two things make it fast, because the compiler can then vectorise both loops. Keep the loop over *k* innermost and
 # simple. Finish the sums of a row before you requantise them, in a second loop without `if` or calls. `sums` has room
@@ -596,9 +596,9 @@ print(f"the longest sum in your network: {max(len(layer.codes) for layer in laye
 layer_c = check(5, "work/layer.c")
 
 # %% [markdown]
-# What has the compiler made of it? `objdump` turns the program back into instructions.
-# [**VNNI**](../docs/learn/glossary.md#vnni) is `vpdpbusd`. It multiplies 64 unsigned by 64 signed codes in registers of
-# 512 bits (32 in 256 bits), and adds groups of four products to sums of 32 bits. Arm's instruction is `usdot`.
+# What did the compiler turn it into? `objdump` turns the program back into instructions. The
+# [**VNNI**](../docs/learn/glossary.md#vnni) instruction is `vpdpbusd`. It multiplies 64 unsigned by 64 signed codes in
+# 512-bit registers (32 in 256-bit ones), and adds groups of four products to 32-bit sums. Arm's instruction is `usdot`.
 
 # %%
 NO_VNNI = ("-mno-avx512vnni", "-mno-avxvnni")
@@ -626,10 +626,10 @@ elif has_vnni and found:
 # %% [markdown]
 # ### Exercise 6 · Eight outputs at a time
 #
-# The ten lines load all weights again for each row, and each code of a row again for each output. So take eight outputs
-# at a time, for all rows. Their weights stay in the L1 cache, and a code that is loaded is multiplied eight times.
-# Write the body of the loop over *n*, which adds the product for input *k* and output *n* to `s[n]`. The weights of
-# output *n* begin at `w + n * K`.
+# The ten lines reload all weights for each row, and each code of a row for each output. So take eight outputs at a
+# time, for all rows. Their weights stay in the L1 cache, and each code, once loaded, is multiplied eight times. Write
+# the body of the loop over *n*, which adds the product for input *k* and output *n* to `s[n]`. The weights of output
+# *n* begin at `w + n * K`.
 
 # %%
 # %%writefile work/layer_8.c
@@ -672,7 +672,7 @@ elif has_vnni and found:
 layer_8 = check(6, "work/layer_8.c")
 
 # %% [markdown]
-# Both classify all test digits. Do they agree with NumPy? C's product in FP32 may round another way, and later layers
+# Both classify all test digits. Do they agree with NumPy? C's FP32 product may be rounded differently, and later layers
 # pass the difference on.
 
 # %%
@@ -685,8 +685,8 @@ if not native.obstacle():
 
 # %% [markdown]
 # Now the opponents. **OpenVINO** runs trained networks on CPUs, mostly with oneDNN's kernels. **NNCF** quantises them
-# after training. A script measures each network in its own process, because `ONEDNN_MAX_CPU_ISA`, which takes
-# instructions away from oneDNN, is read at its start. `INFERENCE_PRECISION_HINT` sets the format of everything that
+# after training. A script measures each network in its own process, because `ONEDNN_MAX_CPU_ISA`, which stops oneDNN
+# from using some instructions, is read when it starts. `INFERENCE_PRECISION_HINT` sets the format of everything that
 # isn't quantised; the default may be BF16.
 
 # %%
@@ -753,9 +753,8 @@ Path("work/infer.json").write_text(json.dumps(result))
 results.guess(2, "your integers vs the fastest FP32", ..., unit="×")
 
 # %% [markdown]
-# All run in each round, on all cores and with the same batch, together with two limits, the FP32 and the INT8
-# instruction on values in registers. Yours starts from codes, the others from numbers in
-# FP32.
+# All of them run in each round, on all cores and with the same batch, together with the limits, which are the FP32,
+# BF16 and INT8 instructions on values in registers. Yours starts from codes, the others from FP32 numbers.
 
 # %%
 kernels = {}
@@ -913,32 +912,32 @@ results.answer(3, "What do your integers spend their time on, besides products?"
 # %% [markdown]
 # <details><summary>A model answer</summary>
 #
-# If the GOP/s grow with K, each output has a fixed cost, which is to add up the lanes of a vector of sums, to
-# requantise and to store. For small K, padding adds to it. At K = 9, only 9 of 64 products are useful. Libraries
-# avoid some of that by arranging the weights so that each lane sums another output. Codes under a kernel are also
-# copied side by side.
+# If the GOP/s grow with K, each output has a fixed cost for adding up the lanes of a vector of sums, requantising and
+# storing. For small K, padding adds to it. At K = 9, only 9 of 64 products are useful. Libraries avoid some of that by
+# arranging the weights so that each lane sums a different output. Codes under a kernel are also copied side by side.
 #
-# For each `vpdpbusd`, the ten lines load a vector of codes and one of weights. Eight at a time load nine vectors for
-# eight. That can help even at K = 288, whose 18 kB of weights fit into the L1 cache. At K = 1,152, there are 74 kB,
-# which the ten lines load again for each row.
+# For each `vpdpbusd`, the ten lines load a vector of codes and one of weights. *Eight at a time* loads nine vectors for
+# eight instructions. That can help even at K = 288, whose 18 kB of weights fit into the L1 cache. At K = 1,152, there
+# are 74 kB, which the ten lines reload for each row.
 #
-# **With VNNI**, your integers may beat the fastest FP32 in spite of that, and lose to OpenVINO's INT8. **Without it**,
-# the compiler widens codes to 16 or 32 bits before it multiplies, and your integers lose to FP32. OpenVINO can still
-# win there, with three instructions that multiply to 16 bits, where pairs may saturate, widen and add. Intel counted
-# them as 1.33×, and VNNI as 4×. The count assumes that all three compete for the same units. On AMD's Zen 4, additions
-# have units of their own, so only two instructions for 64 products compete with FP32's multiply-adds for 32, a factor
-# of 2. With [**AMX**](../docs/learn/glossary.md#amx), OpenVINO multiplies whole tiles, and is further ahead.
+# **With VNNI**, your integers may beat the fastest FP32 despite that, but lose to OpenVINO's INT8. **Without it**, the
+# compiler widens codes to 16 or 32 bits before it multiplies, and your integers lose to FP32. OpenVINO can still win
+# there, with three instructions, which multiply and add pairs in 16 bits (where the sums may saturate), widen the sums,
+# and add them up. Intel counted them as 1.33×, and VNNI as 4×. The count assumes that all three compete for the same
+# units. On AMD's Zen 4, additions have units of their own, so only two instructions for 64 products compete with FP32's
+# multiply-adds for 32, a factor of 2. With [**AMX**](../docs/learn/glossary.md#amx), OpenVINO multiplies whole tiles,
+# and is further ahead.
 #
 # </details>
 #
-# ## 5 · Other light {read 6, wait 0.3}
+# ## 5 · In a different light {read 6, wait 0.3}
 #
-# Ordinary digits cost the integers next to nothing. Now the light changes, and each pixel is multiplied by the same
-# number, from 1/64 to 64. Floating-point numbers hold it exactly, as these are powers of 4.
+# On ordinary digits, the integers lose next to no accuracy. Now the light changes, and each pixel is multiplied by the
+# same number, from 1/64 to 64. Floating-point formats represent it exactly, as it is a power of 4.
 #
-# INT8 must choose a range. Three calibrations of your integers compete. One sees ordinary digits. Two see digits in all
-# lights, and let the codes reach up to the largest value, or to the value that `choose_high` finds. NNCF's reach up to
-# the mean of the images' largest values.
+# INT8 needs a range. Three calibrations of your integers compete. One sees ordinary digits. Two see digits in all
+# lights, and let the codes reach up to the largest value, or to the value that `choose_high` finds. NNCF's codes reach
+# up to the mean of the images' largest values.
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
@@ -997,9 +996,9 @@ results.compare_guess(3, worst)
 # %% [markdown]
 # ### Why does FP32 lose?
 #
-# It isn't rounding. Convolutions, Relu and maxima pass a factor on, so twice the input gives twice the output. One
-# thing in the network doesn't grow with the light, its biases. If they are the cause, then biases that are multiplied
-# by the light bring all decisions back:
+# It isn't rounding. Convolutions, Relu and maxima pass a factor on, so twice the input gives twice the output. Only the
+# network's biases don't grow with the light. If they are the cause, multiplying them by the light restores all
+# decisions:
 
 # %%
 adapted = digit_net()
@@ -1009,8 +1008,8 @@ for label, light in zip(LABELS, LIGHTS):
     changed(f"light {label}, biases × {label}", right(logits))
 
 # %% [markdown]
-# No one knows the light in advance. But dividing each image by its brightest pixel removes it before the first layer.
-# This is **input normalisation**:
+# No one knows the light in advance. But dividing each image by its brightest pixel removes its effect before the first
+# layer. This is **input normalisation**:
 
 
 # %%
@@ -1082,24 +1081,24 @@ results.answer(4, "Which format and calibration would you ship, and why?", ...)
 # %% [markdown]
 # <details><summary>A model answer</summary>
 #
-# In ordinary light, all formats calibrated for it are about equal, so the fastest wins, often a library's INT8. In
-# other light, FP32 itself loses digits. The biases drown dim images. In bright ones, they only vanish. Integers inherit
+# In ordinary light, all formats calibrated for it are about equal, so the fastest wins, often a library's INT8. In a
+# different light, even FP32 loses digits. The biases drown dim images, but only vanish in bright ones. Integers inherit
 # that, and the wrong range costs more than the format. If it reaches up to the brightest values, its steps swallow dim
-# and even some ordinary digits. The least error changes little, because bright images dominate squares. Normalised, one
-# calibration fits, and accuracy is back in every format. (The picture's speeds leave out the division.) So look at FP32
-# first, and fix the input.
+# and even some ordinary digits. Choosing it by the least error changes little, because bright images dominate the
+# squared errors. With normalised images, one calibration fits all, and every format regains its accuracy. (The speeds
+# in the picture leave out the division.) So look at FP32 first, and fix the input.
 #
 # </details>
 #
-# **Finished early?** With how few calibration images are your integers no worse than FP32? Try 1, 10, and digits of one
-# class.
+# **Finished early?** How few calibration images suffice for your integers to be no worse than FP32? Try 1, 10, and
+# digits of one class.
 #
 # ## 6 · Weights alone in 4 bits {read 5, wait 1, optional}
 #
-# Language models keep **weights alone** in INT4, where 32 to 128 weights share a scale of 16 bits. They are unpacked
+# Language models keep their **weights alone** in INT4, where 32 to 128 weights share a 16-bit scale. They are unpacked
 # just before the multiplication, so this [**weight-only
 # quantisation**](../docs/learn/glossary.md#weight-only-quantisation) saves no arithmetic, but it moves fewer bytes. How
-# few bits can the weights of your own network have?
+# few bits can your own network's weights have?
 
 
 # %%
@@ -1120,7 +1119,8 @@ for bits in (8, 4, 3, 2):
     changed(f"weights in {bits} bits", right(logits))
 
 # %% [markdown]
-# The next cell makes dense layers of random weights. In INT4, they exceed twice the last-level cache if memory allows.
+# The next cell creates dense layers with random weights. In INT4, they take more than twice the last-level cache, if
+# memory allows.
 
 # %%
 BYTES = {"FP32": 4, "INT8": 1, "INT4": 0.5 + 2 / 64}  # of a weight, with its share of a scale
@@ -1191,9 +1191,9 @@ results.answer(5, "For whom are weights in 4 bits worth most?", ...)
 # %% [markdown]
 # <details><summary>A model answer</summary>
 #
-# For one reader. With one vector, each weight that is read is used once, so bytes decide. If INT4 reaches a smaller
-# share of reading than FP32, unpacking limits it. With 64 vectors, each weight is used 64 times, so arithmetic
-# dominates. It is the same in all formats, and little of the gain is left.
+# For one reader. With one vector, each weight that is read is used once, so the bytes determine the speed. If INT4
+# reaches a smaller share of the reading speed than FP32 does, unpacking limits it. With 64 vectors, each weight is used
+# 64 times, so arithmetic dominates. It is the same in all formats, and little of the gain is left.
 #
 # </details>
 #
@@ -1214,11 +1214,11 @@ results.answer(5, "For whom are weights in 4 bits worth most?", ...)
 # 1. In inference, ranges are known and a little noise is harmless. In training, gradients spread over many powers of
 #    ten, and updates are smaller than one 8-bit step.
 # 2. A scale replaces it, one for a whole tensor or channel. So the absolute error is constant, not the relative one.
-# 3. A product can be 255 × 127 = 32,385, of which 16 bits hold one, and 32 bits hold 66,311.
-# 4. It saves three quarters of the memory and its traffic, and energy.
+# 3. A product can be 255 × 127 = 32,385. A 16-bit sum has room for one of these, and a 32-bit sum for 66,311.
+# 4. It saves three quarters of the memory and its traffic, and some energy.
 # 5. For activations, it costs a correction by the sum of each output's weights, which is known in advance and belongs
-#    in the bias. For weights, it needs the sum of each row's codes, which is known only when the image has arrived.
-# 6. They determine the ranges. Values beyond are clipped, and a range that is too wide leaves few codes.
+#    in the bias. For weights, it needs the sum of each row's codes, which is known only once the image has arrived.
+# 6. They determine the ranges. Values beyond them are clipped, and a range that is too wide leaves few codes.
 #
 # </div>
 
@@ -1228,12 +1228,12 @@ results.answer(5, "For whom are weights in 4 bits worth most?", ...)
 # **For the instructor.** Other machines, timing, and what goes wrong.
 #
 # - **No VNNI, or GCC before 12**: your integers lose to FP32, and a recorded race shows the win. AVX2 with VNNI
-#   multiplies 32 codes at once. With AMX, limits are those of tiles, which your C doesn't use. BF16 without
-#   instructions for it is emulated, or runs in FP32.
+#   multiplies 32 codes at once. With AMX, the limits are for tiles, which your C doesn't use. Without BF16
+#   instructions, BF16 is emulated, or runs in FP32.
 # - **Arm**: with i8mm, the compiler emits `usdot`. There is no cap for oneDNN and no measured limit, so these rows are
 #   missing.
 # - **Many cores**: the batch grows with the cores.
-# - **No compiler**: exercises 5 and 6 can't be attempted, NumPy runs the integer network, and the race is recorded.
+# - **No compiler**: exercises 5 and 6 can't be attempted, NumPy runs the integer network, and the race is a recording.
 # - **Timing**: start the race before you talk about section 5.
 # - **What goes wrong**: an `if` in the loop that requantises makes it several times slower, as the compiler doesn't
 #   vectorise it.
@@ -1244,7 +1244,7 @@ results.answer(5, "For whom are weights in 4 bits worth most?", ...)
 # ## Remember
 #
 # - FP16 has digits, BF16 has range, and INT8 has one step for all sizes, and a scale.
-# - A layer in integers is 8-bit products, a 32-bit sum that starts with the bias, and one factor.
+# - An integer layer is 8-bit products, a 32-bit sum that starts with the bias, and one factor.
 # - Simple innermost loops let a compiler use VNNI.
 # - Compare with the fastest baseline, and state its format.
 # - Normalise the input before you blame the format, and calibrate with images like those to come.
@@ -1279,8 +1279,8 @@ int4 = ("1 vector, weights in INT4 vs FP32", "")
 results.table("Fewer bits", [*rows, *results.handed_in("6", int4)])
 
 # %% [markdown]
-# The V100 trained ResNet-50; section 2 asks what else changed. The published counts of instructions are from F.
-# Baruffa, *Deep Learning at Scale using Distributed Frameworks*, Intel, 2019. Loss scaling: Micikevicius et al., *Mixed
+# The V100 trained ResNet-50; section 2 asks what else changed. The published instruction counts are from F. Baruffa,
+# *Deep Learning at Scale using Distributed Frameworks*, Intel, 2019. Loss scaling: Micikevicius et al., *Mixed
 # Precision Training*, arXiv 1710.03740.
 #
 # **Next:** in [lab 05](05_tuning.ipynb), a program searches for the best settings.
