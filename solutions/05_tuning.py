@@ -59,18 +59,18 @@ XLA_ROUNDS = 2 if QUICK else 9  # section 8
 # %% [markdown]
 # ## 1 · Too many settings {read 4}
 #
-# The speed of a training run depends on settings that change nothing else, such as numbers of threads. Poor ones cause
-# no error and no warning. Each setting is a dimension of the [**search
-# space**](../docs/learn/glossary.md#search-space), and the number of points is the product of their numbers of values.
+# The speed of a training run depends on settings that change nothing else, such as thread counts. Poor ones cause no
+# error and no warning. Each setting is a dimension of the [**search space**](../docs/learn/glossary.md#search-space),
+# and the number of points is the product of the numbers of their values.
 #
 # In 2018, engineers at Intel let a program, Concertio's Optimizer Studio, tune ResNet-50 on a server with 2 × 28 cores.
 # It could choose 1 to 28 inter-op threads, and an even number of intra-op threads from 10 to 56. After 2 hours and 8
 # minutes, it reported 28 intra-op and 2 inter-op threads, and a speed-up of 1.77×. By hand, they said, this took tens
 # of hours.
 #
-# Then they gave it the settings of the CPU and of the operating system, which made 9.13 · 10¹⁷ combinations. It tried
-# 173 of them for a translation network (GNMT) and 156 for a speech network (DeepSpeech), and reported gains of 8.3% and
-# 8%. The report doesn't mention that any setting was measured again.
+# Then they let it tune CPU and operating-system settings, too, with 9.13 · 10¹⁷ combinations. It tried 173 of them for
+# a translation network (GNMT) and 156 for a speech network (DeepSpeech), and reported gains of 8.3% and 8%. The report
+# doesn't mention that any setting was measured again.
 
 # %% tags=["nbval-check-output"]
 two_knobs = len(range(1, 29)) * len(range(10, 57, 2))
@@ -78,10 +78,10 @@ print(f"inter-op × intra-op: {two_knobs} points; at a minute each, {two_knobs /
 print(f"all settings: at a minute each, {9.13e17 / 525_960:.1e} years")
 
 # %% [markdown]
-# Can 173 trials of 10¹⁷ points find anything? And what is a gain of 8.3% worth that was found this way? To judge a
+# Can 173 trials among 10¹⁷ points find anything? And what is an 8.3% gain worth if it was found this way? To judge a
 # search, you need a space that was measured *completely*. This lab comes with a recording of the MNIST CNN's training
 # at all 96 points of six settings, or *knobs*. Each point was launched six times on an idle machine, with the other
-# points in between. Launches that other work disturbed were refused and repeated.
+# points in between. Launches that other work disturbed were rejected and repeated.
 
 # %%
 FILE = DATA / "tuning-launches.csv"
@@ -102,16 +102,16 @@ print(values)
 # | `intra` | the threads that share one operation |
 # | `inter` | how many operations may run at the same time |
 # | `batch` | the images in a step |
-# | `bfloat16` | numbers of 16 bits instead of 32 |
+# | `bfloat16` | 16-bit numbers instead of 32-bit ones |
 # | `xla` | whether the XLA compiler compiles the step |
-# | `malloc` | how the C library gets memory, in pages of 4 kB or of 2 MB |
+# | `malloc` | how the C library gets memory, in 4 kB or 2 MB pages |
 #
 # ## 2 · By hand {read 2, do 5}
 #
 # You have 16 [**trials**](../docs/learn/glossary.md#trial). A trial shows *one* launch of a point, as if you had
 # started the training once. Three launches of each point can be shown. The other three stay hidden until section 5.
-# Chance decides which, again for each search, so that the time at which a launch was recorded can't matter. The first
-# trial is the default, which is what the programs choose when you set nothing.
+# Each search draws the three at random, so it can't matter when a launch was recorded. The first trial is the
+# default, which is what the programs choose when you set nothing.
 
 
 # %%
@@ -149,8 +149,8 @@ try_point(intra=2, inter=2, batch=256, bfloat16=False, xla=False, malloc="glibc"
 
 
 # %% [markdown]
-# A common plan is to change one knob of the fastest point at a time. The next cell follows it with the trials that you
-# have left. `search` is all that a search is: a loop around a function that chooses the next point.
+# A common plan is to change one knob of the fastest point at a time. The next cell follows this plan with your
+# remaining trials. `search` is all there is to a search: a loop around a function that chooses the next point.
 
 
 # %%
@@ -189,13 +189,12 @@ results.answer(1, "Which knob matters most? And whose best value depends on anot
 # <details><summary>A model answer</summary>
 #
 # XLA matters most. With it, every point is slow (section 8 finds out why). Without it, 256 images per step are usually
-# slower than 64 in 32 bits, and faster with bfloat16. One launch can show the reverse. When the effect of a knob
-# depends on another knob, the two have an [**interaction**](../docs/learn/glossary.md#interaction). Changing one knob
-# at a time can miss the best point then, because the first knob is decided under conditions that the second one
-# changes.
+# slower than 64 in 32 bits, and faster with bfloat16. One launch can show the reverse. When one knob's effect depends
+# on another knob, there is an [**interaction**](../docs/learn/glossary.md#interaction) between them. Then changing one
+# knob at a time can miss the best point, because the first knob is set under conditions that the second one changes.
 #
-# The best numbers of threads are hard to know beforehand. You know the number of cores, but not how many operations of
-# the graph can run at the same time. Moreover, additional threads compete for caches and memory.
+# The best thread counts are hard to know beforehand. You know the number of cores, but not how many operations of the
+# graph can run at the same time. Moreover, additional threads compete for caches and memory.
 #
 # </details>
 
@@ -210,7 +209,7 @@ results.answer(1, "Which knob matters most? And whose best value depends on anot
 #
 # Write `chance(points, good, trials)`. A space has `points` points, and `good` of them are good enough for you. You
 # draw `trials` *different* points. Return the probability that at least one of them is good. `math.comb(n, k)` is the
-# number of ways to draw `k` of `n`.
+# number of ways to draw `k` out of `n`.
 
 
 # %%
@@ -231,9 +230,10 @@ for size in (len(points), two_knobs, 1_000_000):
         print(f"{size:9,} points, {trials} trials: one of the best 5% with a chance of {found:.0%}")
 
 # %% [markdown]
-# This answers half of section 1's question. The number of trials depends on the share of good points, and hardly on how
-# many points there are. (Bergstra and Bengio, 2012, give a second reason: random trials take a new value of *every*
-# knob each time, while a grid repeats the same few.) A point that stands out alone among a thousand is missed, however.
+# This answers half of section 1's question. The number of trials needed depends on the share of good points, and hardly
+# at all on how many points there are. (Bergstra and Bengio, 2012, give a second reason: random trials take a new value
+# of *every* knob each time, while a grid repeats the same few.) However, a single outstanding point among a thousand is
+# usually missed.
 
 
 # %%
@@ -250,9 +250,9 @@ print(f"fastest of your {BUDGET} random trials: {max(mine['at random'][1]):,.0f}
 # ## 4 · With a memory {read 4, do 7, wait 0.1}
 #
 # After a few trials you know something. [**Bayesian optimisation**](../docs/learn/glossary.md#bayesian-optimisation)
-# puts it into a model, a [**Gaussian process**](../docs/learn/glossary.md#gaussian-process), which assumes that
-# neighbours are similarly fast. For each untried point, it predicts a mean speed, and the standard deviation of this
-# prediction, its *spread*. Near trials the spread is small. Far from all of them, it is large.
+# puts this knowledge into a model, a [**Gaussian process**](../docs/learn/glossary.md#gaussian-process), which assumes
+# that neighbours are similarly fast. For each untried point, it predicts a mean speed, and the standard deviation of
+# this prediction, its *spread*. The spread is small near trials, and large far from all of them.
 #
 # Which point should be next? The one with the highest mean would teach little, and the one with the largest spread is
 # probably slow. The **expected improvement** weighs both (Jones et al., 1998). If the speed of a point is $f$ and the
@@ -262,13 +262,13 @@ print(f"fastest of your {BUDGET} random trials: {max(mine['at random'][1]):,.0f}
 # $$(\mu - b)\,\Phi(z) + \sigma\,\varphi(z), \qquad z = \frac{\mu - b}{\sigma}$$
 #
 # $\Phi$ is the normal distribution's cumulative distribution function (CDF), and $\varphi$ its density (PDF). The
-# formula takes speeds as exact. Ours aren't, so $b$ is the luckiest launch so far.
+# formula assumes that speeds are exact. Ours aren't, so $b$ is the luckiest launch so far.
 #
 # ### Exercise 2 · Expected improvement
 #
 # Write `expected_improvement(mean, spread, best)`. `mean` and `spread` are arrays with a number for each point, and
-# `best` is a number. Return an array with the expected improvement of each point. Every spread is above 0. `norm.cdf`
-# and `norm.pdf` of SciPy, which are imported, take arrays.
+# `best` is a number. Return an array with the expected improvement of each point. Every spread is above 0. SciPy's
+# `norm.cdf` and `norm.pdf`, which are already imported, accept arrays.
 
 
 # %%
@@ -285,8 +285,8 @@ expected_improvement = check(2, expected_improvement)
 
 # %% [markdown]
 # The rest comes from scikit-learn. Each knob becomes a number from 0 to 1, and speeds become logarithms, so that equal
-# ratios are equal distances. `Matern` describes how similar neighbours are, and `WhiteKernel` how much launches differ.
-# After the default and four random trials, your function chooses.
+# ratios become equal distances. `Matern` describes how similar neighbours are, and `WhiteKernel` how much launches
+# differ. After the default and four random trials, your function chooses.
 
 # %%
 places = [[values[knob].index(value) for knob, value in zip(KNOBS, point)] for point in points]
@@ -308,9 +308,10 @@ def with_memory(tried, speeds, rng):
 mine["with a memory"] = search(with_memory, my_luck, shown, BUDGET, *start)
 
 # %% [markdown]
-# The tree-structured Parzen estimator, [**TPE**](../docs/learn/glossary.md#tpe), models where good points are instead
-# of their speed (Bergstra et al., 2011). Libraries tune themselves, too. `HOROVOD_AUTOTUNE=1` searches with a Gaussian
-# process for the size of messages during training, and Triton's `autotune` times each configuration of a short list.
+# The tree-structured Parzen estimator, [**TPE**](../docs/learn/glossary.md#tpe), models where good points lie, rather
+# than how fast they are (Bergstra et al., 2011). Libraries tune themselves, too. `HOROVOD_AUTOTUNE=1` uses a Gaussian
+# process to search for the best message size during training, and Triton's `autotune` times each configuration of a
+# short list.
 
 # %% [markdown]
 # ## 5 · Promised and kept {read 6, do 8, wait 0.3}
@@ -331,7 +332,7 @@ for name, (tried, speeds) in mine.items():
 
 # %% [markdown]
 # Recommend the fastest of them to a colleague, and promise its speed. The next cell stores your promise like a guess.
-# In a room, it appears on the wall next to the speed that was kept, without a name.
+# In a room, it appears on the wall next to the speed that was kept, without your name.
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
@@ -353,8 +354,8 @@ results.compare_guess(1, Measured(kept[point], unit="images/s", digits=0))
 results.compare_guess(2, Measured(100 * kept[point] / promise, unit="%", digits=1))
 
 # %% [markdown]
-# *Kept* is the median of the three launches that your searches couldn't see. One winner can be lucky twice. Therefore
-# 200 colleagues now search the same recording. Each sees other launches, and has different luck.
+# *Kept* is the median of the three launches that your searches couldn't see. One winner can be lucky twice, so 200
+# colleagues now search the same recording. Each sees different launches, and has different luck.
 
 # %%
 searches = {"by hand": one_knob_changed, "at random": at_random, "with a memory": with_memory}
@@ -404,8 +405,8 @@ below = ", ".join(f"{name} {part:.0%}" for name, part in parts.items())
 plots.show(figure, alt=f"Kept speed by promised speed. Below the line: {below}.", keep=results)
 
 # %% [markdown]
-# **Why were we wrong?** Perhaps a median of three launches is less than one launch shows. Then *all* points would keep
-# less, including those that no one chose. Compare the winners with points that were drawn without looking.
+# **Why were we wrong?** Perhaps the median of three launches is simply lower than a single launch. Then *all* points
+# would keep less, including those that no one chose. Compare the winners with points that were drawn without looking.
 
 # %%
 drawn = [(speeds[1], again[tried[1]]) for tried, speeds, again in colleagues["at random"]]
@@ -425,7 +426,7 @@ results.answer(2, "Why does the winner keep less than it promised?", ...)
 # <details><summary>A model answer</summary>
 #
 # It was chosen *because* its launch was fast, and part of that was luck. The next launch is as lucky as any other. A
-# point that was drawn without looking was chosen for nothing, so on average it keeps what it showed. This is the
+# point that was drawn without looking wasn't chosen for its speed, so on average it keeps what it showed. This is the
 # *winner's curse*, a form of [**selection bias**](../docs/learn/glossary.md#selection-bias). The longer a search, the
 # more launches compete, and the luckier the winner tends to be, until no close rivals are left.
 #
@@ -477,14 +478,14 @@ alt = f"Winners' speed by trials, with 95% bands of chance. After {LONG}: {'; '.
 plots.show(figure, alt=alt, keep=results)
 
 # %% [markdown]
-# A dashed line never falls, as the fastest of more trials is at least as fast. A solid line can stop and even fall.
-# More trials help only while there are better points to find, and while launches can tell them apart. (The bands show
-# how searches of this recording differ by chance, not how another recording would differ.)
+# A dashed line never falls, as the fastest of more trials is at least as fast. A solid line can level off and even
+# fall. More trials help only while there are better points to find, and while launches can tell them apart. (The bands
+# show how searches of this recording differ by chance, not how another recording would differ.)
 #
 # Have you beaten the tuner? Compare what the three *keep*. In this recording, changing one knob at a time is 2% behind
-# the process after 16 trials, and with 24 trials both keep about as much as random search with 64.
+# the Gaussian process after 16 trials, and with 24 trials both keep about as much as random search with 64.
 #
-# Is it better to spend launches on repeats? Three rows of the next cell spend 48 launches, the others fewer.
+# Is it better to spend launches on repeats? Three rows of the next output spend 48 launches, and the others fewer.
 
 # %%
 for each, repeats in ((48, 1), (24, 1), (24, 2), (16, 1), (16, 3)):
@@ -501,9 +502,9 @@ for each, repeats in ((48, 1), (24, 1), (24, 2), (16, 1), (16, 3)):
     print(f"{ratio.mean():.1%} ± {2 * ratio.std() / COLLEAGUES**0.5:.1%} of the promise")
 
 # %% [markdown]
-# In this recording it isn't. Repeats hardly change how honest a promise is, but more points find faster ones.
+# In this recording it isn't. Repeats hardly change how honest a promise is, but trying more points finds faster ones.
 # *Successive halving* does both (Jamieson and Talwalkar, 2016). It launches many points once, drops the slower half,
-# launches the rest again, and so on. Most launches go to the points between which the decision is close.
+# launches the rest again, and so on. Most launches go to the closest contenders.
 #
 # ### Exercise 3 · An honest gain
 #
@@ -518,7 +519,7 @@ for each, repeats in ((48, 1), (24, 1), (24, 2), (16, 1), (16, 3)):
 # - If a point is faster by much more than luck, it is that point's factor.
 # - The machine may be slower in one round than in the other, for all points alike. This must not matter.
 #
-# The check allows 2%.
+# The check allows a 2% error.
 
 
 # %%
@@ -549,14 +550,14 @@ results.answer(3, "What do you ask the people who report 8.3%?", ...)
 # %% [markdown]
 # <details><summary>A model answer</summary>
 #
-# *Was the winner measured again, next to the default?* The report doesn't say so, nor how much its launches differ. The
-# best of 173 equally fast settings lies 2.7 standard deviations above their mean on average, so a spread of 3%
-# suffices. *And what was the default?* A gain is a statement about two settings. According to the report, the server's
-# L2 prefetcher, which loads data that will probably be needed, had been off before the search. The search switched it
-# on, which is normally the default. So part of the 8.3% is a repair. It is also the best argument for a search, because
-# no one had noticed. Ask the same about the 1.77×.
-# TensorFlow's default would have been a thread for each of 112 hardware threads, and the best settings, 28 and 2, are
-# the cores of a socket and the number of sockets.
+# *Was the winner measured again, next to the default?* The report doesn't say, nor does it say how much its launches
+# differed. The best of 173 equally fast settings lies 2.7 standard deviations above their mean on average, so a 3%
+# spread suffices. *And what was the default?* A gain is a statement about two settings. According to the report, the
+# server's L2 prefetcher, which loads data that will probably be needed, had been off before the search. The search
+# switched it on, which is normally the default. So part of the 8.3% is a repair. It is also the best argument for a
+# search, because no one had noticed. Ask the same about the 1.77×. TensorFlow's default would have been one thread for
+# each of the 112 hardware threads, and the best settings, 28 and 2, are the number of cores per socket and the number
+# of sockets.
 #
 # </details>
 
@@ -569,8 +570,8 @@ results.answer(3, "What do you ask the people who report 8.3%?", ...)
 #
 # ### Exercise 4 · The safest choice
 #
-# Write `safest(rounds)`. `rounds` is a dictionary from names to lists of images/s, one number per round. One name is
-# `"default"`. In each round, divide a setting's images/s by the default's. The smallest of these ratios is the
+# Write `safest(rounds)`. `rounds` is a dictionary that maps names to lists of images/s, one number per round. One name
+# is `"default"`. In each round, divide a setting's images/s by the default's. The smallest of these ratios is the
 # setting's *lower bound*. (With six rounds, it is the lower end of the interval that you know from other labs.) Return
 # the name with the largest lower bound, or `"default"` if no lower bound is above 1. No two bounds are equal.
 
@@ -591,10 +592,9 @@ def safest(rounds):
 safest = check(4, safest)
 
 # %% [markdown]
-# The knobs of the live search leave the training as it is. Batch size and bfloat16 are missing, because they change
-# what is learned, so their images/s don't decide alone. A knob at its `default` is left unset. The default of `onednn`
-# depends on the CPU, so the cell adds it. `log` means all hardware threads, three quarters, half, and so on down to one
-# thread.
+# The live search's knobs don't change what is learned. Batch size and bfloat16 do, so images/s alone can't judge them,
+# and they are missing. A knob at its `default` is left unset. The default of `onednn` depends on the CPU, so the cell
+# adds it. `log` means all hardware threads, three quarters, half, and so on down to one thread.
 
 # %%
 KNOBS_FILE = work / "knobs.toml"
@@ -642,7 +642,7 @@ if live:
     results.step("tuner", live.speedups.get(live.chosen, "no gain was shown"))
 
 # %% [markdown]
-# The file that `lab tune` wrote sets the variables for your terminal, and names the evidence.
+# The file that `lab tune` wrote sets the variables for your terminal, and states the evidence.
 
 # %%
 print((out / "best.env").read_text())
@@ -657,9 +657,9 @@ results.answer(4, "Which settings do you use from now on, and why?", ...)
 # interval of what it kept, the machine probably changed between the search and the rounds, and the search compared
 # times, not settings. Then use the exported settings, which were chosen by the rounds. If these are the default, no
 # gain was *shown*, which is a result, too. TensorFlow starts a thread for each hardware thread, and where each core has
-# only one, this is often best already. A container that sees more CPUs than it may use, or a server with several
-# sockets, leaves more to gain. A setting with a high median whose launches are far apart is *unstable*. No mean
-# describes it, and of many machines that work together, the slowest one sets the pace. The bound itself was the best of
+# only one, this is often the best already. A container that sees more CPUs than it may use, or a server with several
+# sockets, leaves more room for gains. A setting with a high median whose launches are far apart is *unstable*. No mean
+# describes it, and when many machines work together, the slowest one sets the pace. The bound itself was the best of
 # three, so it is a little lucky, too.
 #
 # </details>
@@ -667,8 +667,8 @@ results.answer(4, "Which settings do you use from now on, and why?", ...)
 # %% [markdown]
 # ## 7 · When does tuning pay? {read 2}
 #
-# If tuning takes a time $t$ and the speed becomes $g$ times the old one, you gain only if your training runs would take
-# longer than $t / (1 - 1/g)$ in total at the old speed. The second line assumes that a search took a day.
+# If tuning takes time $t$ and multiplies the speed by $g$, you gain only if your training runs would take longer than
+# $t / (1 - 1/g)$ in total at the old speed. The second line assumes that a search took a day.
 
 # %%
 for hours, factor in ((128 / 60, 1.77), (24, 1.083)):
@@ -681,9 +681,9 @@ results.answer(5, "For which of your programs would a day of tuning pay?", ...)
 # %% [markdown]
 # <details><summary>A model answer</summary>
 #
-# For one that runs for weeks or on many machines, whose settings stay the same meanwhile. A new batch size, another
-# machine or a new version of a library can change which settings are best. Then tune again, with the old best among the
-# first trials. For an honest bill, enter the *lower bound* of the gain.
+# For one that runs for weeks or on many machines, and whose settings stay the same. A new batch size, a different
+# machine or a new library version can change which settings are best. Then tune again, with the old best among the
+# first trials. For an honest calculation, use the *lower bound* of the gain.
 #
 # </details>
 
@@ -691,7 +691,7 @@ results.answer(5, "For which of your programs would a day of tuning pay?", ...)
 # ## 8 · Why is XLA slow? {read 3, wait 0.3, optional}
 #
 # A search reports that XLA slows the training down, but not why. The step consists of a few operations. The cell times
-# four of them, which are those of the first layer with 32 channels and of its gradients, as a TensorFlow graph and
+# four of them, which belong to the first layer, with 32 channels, and to its gradients, both as a TensorFlow graph and
 # compiled by XLA.
 
 # %%
@@ -735,12 +735,12 @@ results.answer(6, "Which operation would you report to XLA's developers?", ...)
 # <details><summary>A model answer</summary>
 #
 # The one that loses the most milliseconds, which need not be the one with the worst ratio. Look at the gradient of the
-# pooling, the largest part that we found, which must find the largest number of each window again and add the gradient
-# there. In TensorFlow 2.21, XLA first makes four arrays of integers, as large as the input, with the coordinates of
-# each number. It reduces all five arrays over the windows, and then *scatters* one number for each coordinate.
+# pooling, the largest slowdown that we found, which must find the largest number of each window again and add the
+# gradient there. In TensorFlow 2.21, XLA first makes four integer arrays, as large as the input, with the coordinates
+# of each number. It reduces all five arrays over the windows, and then *scatters* one number for each coordinate.
 # (`XLA_FLAGS=--xla_dump_to=FOLDER` writes what XLA compiled.) TensorFlow has a kernel for this operation, and its
-# convolutions come from oneDNN. In XLA's present runtime, those [came in
-# 2025](https://github.com/openxla/xla/pull/31511), with a [flag](https://github.com/openxla/xla/pull/31025) that was
+# convolutions come from oneDNN. In XLA's current runtime, those [arrived in
+# 2025](https://github.com/openxla/xla/pull/31511), behind a [flag](https://github.com/openxla/xla/pull/31025) that was
 # off by default. A search reports that XLA is slow. It can't report where XLA loses the time.
 #
 # </details>
@@ -757,19 +757,20 @@ results.answer(6, "Which operation would you report to XLA's developers?", ...)
 # ./lab tune --minutes 10 --knobs mine.toml --metric 'images/s: ([\d.]+)' -- python train.py
 # ```
 #
-# `labkit/tune/knobs-torch.toml` has knobs for PyTorch, whose threads are OpenMP's, and `importance.png` shows which
+# `labkit/tune/knobs-torch.toml` has knobs for PyTorch, which uses OpenMP threads, and `importance.png` shows which
 # knobs mattered, if the machine didn't change meanwhile. Guess before you look.
 #
-# By default, each point is measured three times, but after one measurement a point is *pruned* if it is more than 20%
-# behind the best. [**Pruning**](../docs/learn/glossary.md#pruning) saves launches as successive halving does. However,
-# an unlucky launch can prune a good point. In the recording, 9 of the 96 points have a launch that is more than 20%
-# below their median. A margin that is wider than the spread of the launches makes pruning safe. So measure the spread
-# first.
+# By default, each point is measured three times, but a point that is more than 20% behind the best after one
+# measurement is *pruned*. [**Pruning**](../docs/learn/glossary.md#pruning) saves launches as successive halving does.
+# However, an unlucky launch can prune a good point. In the recording, 9 of the 96 points have a launch that is more
+# than 20% below their median. A margin that is wider than the spread of the launches makes pruning safe. So measure the
+# spread first.
 
 # %% [markdown]
 # ## Questions {read 1}
 #
-# 1. A space gets ten times as many points, of which the same share is good. How many more random trials do you need?
+# 1. A space grows to ten times as many points, with the same share of good ones. How many more random trials do you
+#    need?
 # 2. Why does a search with a memory sometimes try a point whose expected speed is below the best so far?
 # 3. A colleague reports the median of three launches of the best of 100 settings. Is this an honest speed?
 
@@ -777,7 +778,7 @@ results.answer(6, "Which operation would you report to XLA's developers?", ...)
 # <div class="alert alert-block alert-warning" style="color: black">
 #
 # **Answers.** 1. Hardly any. 2. Its spread is large, so its chance of being much faster is worth a trial. 3. No,
-# because the median was chosen, too. Repeats make the luck smaller, but only a launch after the choice is free of it.
+# because the median was chosen, too. Repeats reduce the luck, but only a launch after the choice is free of it.
 #
 # </div>
 
@@ -787,17 +788,17 @@ results.answer(6, "Which operation would you report to XLA's developers?", ...)
 # **For the instructor.** Timing, and other machines.
 #
 # **Timing** Sections 1 to 3 take {minutes 1–3}, 4 and 5 {minutes 4–5}, and 6 and 7 {minutes 6–7}. Start the live search
-# of section 6 before you discuss question 3. If time is short, read exercise 1 from its solution, but don't skip
-# exercise 3. In a room, pin guess 1 of this lab on your page, and the wall draws each promise with what was kept.
+# of section 6 before you discuss question 3. If time is short, take exercise 1's solution, but don't skip exercise 3.
+# In a room, pin guess 1 of this lab on your page, and the wall shows each promise with what was kept.
 #
-# **Other machines** Sections 1 to 5 use the recording, and are the same everywhere. Section 6 measures. With many
+# **Other machines** Sections 1 to 5 use the recording, and are the same everywhere. Section 6 measures live. With many
 # cores, the space has hundreds of points, and the default is often far from the best. With one CPU, two knobs remain.
-# Pages of 2 MB do nothing where the system forbids them. A gain between equal programs is luck. If two people tune on
-# the same cores, they disturb each other. In a room with one machine, run section 6 once for everyone.
+# Large pages do nothing where the system forbids them. A gain between equal programs is luck. If two people tune on the
+# same cores, they disturb each other. In a room with one machine, run section 6 once for everyone.
 #
 # **What goes wrong** In exercise 1, people forget that the points are different. In exercise 2, they take `norm.pdf`
 # for the probability. In exercise 3, they average both rounds, so the luck that chose the winner judges it, too. In
-# exercise 4, they divide the smallest speed by the default's smallest, which may be from another round.
+# exercise 4, they divide the smallest speed by the default's smallest, which may be from a different round.
 #
 # </div>
 
@@ -807,7 +808,7 @@ results.answer(6, "Which operation would you report to XLA's developers?", ...)
 # - Count the share of good points, not the points.
 # - A model that learns from each trial usually needs fewer trials than random search.
 # - The best of many trials was also lucky. Measure it again, alternating with the default, before you promise anything.
-# - More trials never lower the promise, and don't always raise what is kept.
+# - More trials never lower the promise, but don't always raise what is kept.
 # - A gain is a statement about two settings. Name both, and say how far their launches spread.
 #
 # Published: Concertio with Intel, 2018 (2 × Xeon Platinum 8180, TensorFlow with MKL-DNN 0.14). Another tuner,
@@ -831,4 +832,4 @@ rows += results.handed_in("8", ("gradient of max pooling, XLA vs graph", ""))
 results.table("tuning", rows)
 
 # %% [markdown]
-# **Next:** [lab 06](06_collectives.ipynb) leaves the single process, and sends gradients between many.
+# **Next:** [lab 06](06_collectives.ipynb) goes beyond a single process, and sends gradients between many.
