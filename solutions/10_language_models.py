@@ -82,8 +82,9 @@ print(text.source)
 # ## 1 · A transformer, small and whole {read 5.5, do 4, wait 0.9}
 #
 # A language model answers one question, *given the text so far, what comes next?* The text is cut into
-# [**tokens**](../docs/learn/glossary.md#token), here one of 128 characters, in chat models pieces of words. The model
-# returns a number for each possible next token, its *logit*. Append a likely token, ask again, and the model writes.
+# [**tokens**](../docs/learn/glossary.md#token), which are single characters here, out of 128, and pieces of words in
+# chat models. The model returns a number for each possible next token, its *logit*. Append a likely token, ask again,
+# and the model writes.
 #
 # Most language models are [**transformers**](../docs/learn/glossary.md#transformer), stacks of identical blocks.
 #
@@ -108,8 +109,8 @@ print(text.source)
 #
 # `attention(q, k, v)` lacks one line. `q` holds the queries of the last *n* tokens as an array (heads, n, d). `k` and
 # `v` hold the keys and values of all *m* ≥ *n* tokens so far, as arrays (heads, m, d). The score of a query and a key
-# is their dot product, divided by √*d*. [**Softmax**](../docs/learn/glossary.md#softmax) turns the scores of a query
-# into shares that sum to 1, and the result is the sum of the values, each times its share.
+# is their dot product, divided by √*d*. [**Softmax**](../docs/learn/glossary.md#softmax) turns a query's scores into
+# shares that sum to 1, and the result is the sum of the values, each times its share.
 #
 # No token may see a later one. Write the line that computes `later`, an array (n, m) that is `True` where key *j*
 # belongs to a later token than query *i*. The last query belongs to the last token, which sees all keys.
@@ -132,7 +133,7 @@ def attention(q, k, v):
 attention = check(1, attention)
 
 # %% [markdown]
-# Draw random weights for a model of four blocks.
+# Draw random weights for a four-block model.
 
 # %%
 LAYERS, WIDTH, HEADS, SYMBOLS = 4, 128, 4, 128
@@ -249,7 +250,7 @@ def write(weights, prompt, count, seed=0):
 
 # %% [markdown]
 # The text is the documentation that Python's `help()` shows, and every tenth topic is held out. A training step takes
-# `BATCH` pieces of it, computes the loss and its gradients, and lets the optimizer (Adam) change the weights.
+# `BATCH` pieces of it, computes the loss and its gradients, and lets the optimizer (Adam) update the weights.
 
 # %%
 variables = {name: keras.Variable(array) for name, array in random_weights().items()}
@@ -308,14 +309,14 @@ said = ", ".join(f"{step}: {loss:.2f}" for step, loss in losses.items())
 plots.show(figure, alt=f"Loss on held-out text by training step: {said}", keep=results)
 
 # %% [markdown]
-# Before training, the loss is above that of equal probabilities, because random weights strongly prefer some
+# Before training, the loss is above the one for equal probabilities, because random weights strongly prefer some
 # characters. [nanoGPT's recipe for a CPU](https://github.com/karpathy/nanoGPT), published for this size, reaches a loss
 # of 1.88 on Shakespeare after about 3 minutes on a laptop.
 #
 # ## 2 · Generating {read 3, do 3, wait 0.1}
 #
-# For each character, `write` computes the keys and values of all earlier ones again, although they have not changed. A
-# [**KV cache**](../docs/learn/glossary.md#kv-cache) stores them.
+# For each character, `write` recomputes the keys and values of all earlier ones, although they haven't changed. A [**KV
+# cache**](../docs/learn/glossary.md#kv-cache) stores them.
 #
 # ### Exercise 2 · The cache
 #
@@ -403,14 +404,14 @@ plots.show(
 # [**prefill**](../docs/learn/glossary.md#prefill), determines the [**time to first
 # token**](../docs/learn/glossary.md#time-to-first-token) (TTFT). Then the model writes one token per pass. This phase,
 # [**decode**](../docs/learn/glossary.md#decode), determines the time per output token (TPOT). Both run the same matmuls
-# with the same weights. Which limit does each meet? Count first.
+# with the same weights. Which limit does each hit? Count first.
 #
 # Two features of real models change the count.
 #
 # | | what it is | what it changes in the count |
 # | --- | --- | --- |
 # | [**GQA**](../docs/learn/glossary.md#grouped-query-attention) | heads share keys | the cache, × kv_heads / heads |
-# | [**mixture**](../docs/learn/glossary.md#mixture-of-experts) | tokens pass 8 of 128 experts | *active* weights only |
+# | [**mixture**](../docs/learn/glossary.md#mixture-of-experts) | tokens use 8 of 128 experts | *active* weights only |
 
 # %% [markdown]
 # ### Exercise 3 · Operations and bytes
@@ -448,8 +449,8 @@ cost = check(3, cost)
 # ## 4 · The forecast {read 3.5, do 1, wait 0.4}
 #
 # The model is Qwen3-0.6B, or Qwen3-1.7B where the CPU's caches would hold much of the smaller one. Its makers [publish
-# its sizes](https://huggingface.co/Qwen). Its weights come in two of llama.cpp's formats. In `Q4_0`, 32 neighbouring
-# weights of 4 bits share a scale of 16 bits and take 18 bytes. In `Q8_0`, they take 34.
+# its sizes](https://huggingface.co/Qwen). Its weights come in two of llama.cpp's formats. In `Q4_0`, 32 adjacent 4-bit
+# weights share a 16-bit scale and take 18 bytes. In `Q8_0`, they take 34.
 
 # %%
 cache_bytes = peaks.last_level_cache(machine.cpus)
@@ -471,8 +472,8 @@ for name, (model, weight_bytes) in models.items():
         print(f"    {what}: {operations / (weights_read + kv):6.1f} operations per byte")
 
 # %% [markdown]
-# `./lab roofline` measures how fast a machine multiplies matrices and how fast it reads memory. The forecast of a pass
-# is the time of its arithmetic or of reading its bytes, whichever is longer.
+# `./lab roofline` measures how fast a machine multiplies matrices and how fast it reads memory. The forecast for a pass
+# is the time for its arithmetic or for reading its bytes, whichever is longer.
 
 # %%
 recording = recorded("10-engine") if no_engine else None
@@ -506,8 +507,8 @@ for what, seconds in forecasts.items():
     print(f"{what:26} {1000 * seconds:9,.1f} ms")
 
 # %% [markdown]
-# Write the forecast into a file, and send its hash to a neighbour. The hash proves that you made the forecast before
-# the run.
+# Write the forecast to a file, and send its hash to a neighbour. The hash proves that you made the forecast before the
+# run.
 
 # %%
 sealed = work / "forecast.json"
@@ -586,11 +587,11 @@ if not no_engine:
 # While it runs, write the heart of `Q4_0`, but with one code fewer than llama.cpp. With one scale for a whole row, the
 # largest weight would leave too few of the 16 codes for the others, so small groups share a scale.
 #
-# Write `in_groups(weights, bits, group)` for an array of weights (rows, columns). The columns divide into groups of
-# `group` neighbours; `bits` is 2 to 8. Each group of each row has its own scale, such that its largest absolute weight
-# becomes exactly the largest code, 2^(bits − 1) − 1 (7 for 4 bits). A weight's code is the integer nearest to weight /
-# scale. Return the codes as an array of integers (rows, columns), and the scales as an array (rows, columns / group). A
-# group of zeros has codes of 0 and a scale of 1.
+# Write `in_groups(weights, bits, group)` for an array of weights (rows, columns). The columns are divided into groups
+# of `group` neighbours; `bits` is 2 to 8. Each group of each row has its own scale, such that its largest absolute
+# weight becomes exactly the largest code, 2^(bits − 1) − 1 (7 for 4 bits). A weight's code is the integer nearest to
+# weight / scale. Return the codes as an array of integers (rows, columns), and the scales as an array (rows, columns /
+# group). An all-zero group has codes of 0 and a scale of 1.
 
 
 # %%
@@ -660,7 +661,7 @@ plots.show(figure, alt=alt, keep=results, watched=watched)
 # <details><summary>How to read it</summary>
 #
 # If points lie on their line, memory is the limit. If they stay level while the bandwidth changes, it isn't. The
-# forecast's error also includes any change of the bandwidth since then.
+# forecast's error also includes any change in bandwidth since then.
 #
 # </details>
 #
@@ -677,7 +678,7 @@ plots.show(figure, alt=alt, keep=results, watched=watched)
 # | logits | computed for each token of a prompt | a vocabulary of 1,024 symbols |
 # | gaps | nothing between the matmuls | wider blocks show what doesn't grow with the weights |
 #
-# The model keeps its width, so the same kernels run. A part's time is the difference of two measurements, round by
+# The model keeps its width, so the same kernels run. A part's time is the difference between two measurements, round by
 # round, with the rounds' range. The wide blocks are two and four of Qwen3-8B's 36. *Not repacked* keeps `Q4_0` in the
 # file's order, which llama.cpp's faster kernels can't read.
 #
@@ -808,8 +809,8 @@ results.answer(2, "What explains the miss of a token, and what would help?", ...
 #
 # The time of a pass is a sum of parts, each proportional to something that you can count. In prefill, you count the
 # operations of the matmuls and of attention; in decode, the bytes of the weights, the operations of attention, and, for
-# the gaps, the blocks. The code finds the time per unit of each part, for prefill from two prompts, for decode from six
-# measurements with the least relative error.
+# the gaps, the blocks. The code finds the time per unit of each part, for prefill from two prompts, and for decode by
+# the least relative error over six measurements.
 
 
 # %%
@@ -915,8 +916,8 @@ results.answer(3, "Is the largest error above 15%? What does the correction stil
 # %% [markdown]
 # <details><summary>A model answer</summary>
 #
-# It assumes that an operation or a byte costs the same at any width. Its prefill part saw only one width, and ignores
-# bytes and gaps. Where a forecast is above the range of the rounds, wider matrices run faster than assumed, and the
+# It assumes that an operation or a byte costs the same at any width. Its prefill part was fitted at only one width, and
+# ignores bytes and gaps. Where a forecast is above the rounds' range, wider matrices run faster than assumed, and the
 # forecast for Qwen3-8B is probably pessimistic too. If decode follows memory, a time per byte is right only while the
 # bandwidth stays the same.
 #
@@ -924,9 +925,9 @@ results.answer(3, "Is the largest error above 15%? What does the correction stil
 #
 # ### Models that you haven't run
 #
-# The next model is Qwen3-8B, which in 4 bits fits into 8 GB, but not next to a browser. Its interval is a guess from
-# the largest error, at another width and with prompts of 256 tokens. Nothing like the experts of the mixture
-# Qwen3-30B-A3B was measured, so there is only an upper bound.
+# The next model is Qwen3-8B, which fits into 8 GB with 4-bit weights, but not alongside a browser. Its interval is a
+# guess from the largest error, which was at a different width and with 256-token prompts. Nothing like the experts of
+# the mixture Qwen3-30B-A3B was measured, so there is only an upper bound.
 
 # %%
 margin = max(worst, 0.01)
@@ -992,13 +993,13 @@ for bits in (8, 4, 3, 2):
 # [imatrix](https://github.com/ggml-org/llama.cpp/tree/master/tools/imatrix) use a sample text to find what matters, and
 # choose scales and codes accordingly.
 #
-# An 8-bit KV cache takes about half the bytes. In [llama.cpp's measurement of
-# 2024](https://github.com/ggml-org/llama.cpp/pull/7412), it raised the perplexity from 6.232 to 6.234.
+# An 8-bit KV cache takes about half the bytes. In [llama.cpp's 2024
+# measurement](https://github.com/ggml-org/llama.cpp/pull/7412), it raised the perplexity from 6.232 to 6.234.
 #
 # ## 9 · Many requests {read 3, wait 0.8, optional}
 #
 # With *batching*, a server writes a token for each of several requests in one pass, and reads and unpacks the weights
-# once for all. But each request reads its own cache, and waits while other prompts are read.
+# once for all of them. But each request reads its own cache, and waits while other prompts are read.
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
@@ -1055,15 +1056,15 @@ results.answer(4, "Is there a gain? Why is it not 8×?", ...)
 # <details><summary>A model answer</summary>
 #
 # Requests share the reading and unpacking of weights, and the gaps. Each has its own multiplications, its attention
-# over its own cache, and its choice of a token among 151,936. A server also limits its batch, because TTFT and TPOT
-# grow with it. MLPerf Inference v5.1 (2025) allows 450 ms of TTFT and 40 ms of TPOT at the 99th percentile for
+# over its own cache, and its choice among 151,936 tokens. A server also limits its batch, because TTFT and TPOT grow
+# with it. MLPerf Inference v5.1 (2025) allows a TTFT of 450 ms and a TPOT of 40 ms at the 99th percentile for
 # interactive Llama 2 70B.
 #
 # </details>
 #
 # ## 10 · Speculative decoding {read 4, do 6, wait 1, optional}
 #
-# A pass of several tokens reads the weights only once, but the next tokens of one request are not known yet. In
+# A pass over several tokens reads the weights only once, but a request's next tokens are not known yet. In
 # [**speculative decoding**](../docs/learn/glossary.md#speculative-decoding), a cheap *draft* proposes a few. The large
 # model reads all of them in *one* pass, and returns its own choice after each. The tokens are accepted as long as the
 # two agree. If the large model always takes its likeliest token, the text is the same as without a draft.
@@ -1232,9 +1233,9 @@ results.answer(5, "When does a draft make writing slower on your machine?", ...)
 #
 # It does when 1 + alpha + … + alpha^gamma is less than gamma · draft_cost + pass_cost. A pass with a proposal costs
 # several times as much as one without, because its tokens share only the work on the weights and the gaps. A draft with
-# few right tokens per proposal therefore loses, more often where the cores are the limit or many requests keep them
-# busy. The accepted share isn't alpha, because all tokens after the first wrong one count as rejected. In a published
-# measurement, OpenVINO GenAI's prompt lookup was 5% faster for 100 tokens and 81% faster for 300
+# few correct tokens per proposal therefore loses, and does so more often where the cores are the limit or many requests
+# keep them busy. The accepted share isn't alpha, because all tokens after the first wrong one count as rejected. In a
+# published measurement, OpenVINO GenAI's prompt lookup was 5% faster for 100 tokens and 81% faster for 300
 # ([2024](https://github.com/openvinotoolkit/openvino.genai/pull/1245)).
 #
 # </details>
@@ -1271,12 +1272,11 @@ results.answer(5, "When does a draft make writing slower on your machine?", ...)
 #
 # - llama.cpp's wheel uses AVX2 on x86-64 and plain NEON on Arm64, where *not repacked* may show no difference. AVX-512,
 #   AMX or Arm's matrix instructions raise the limits, but not the engine's speed.
-# - With 16 MB of last-level cache or less, no two blocks fit, so section 5's picture has to decide. With more than 100
+# - With 16 MB of last-level cache or less, no two blocks fit, so only section 5's picture can tell. With more than 100
 #   MB, the models are Qwen3-1.7B and 4B.
 # - The lab needs 4 GB of memory and 2 GB of disk at a time, or 7 and 4.5 GB with large caches. With less than 5 GB
 #   free, the deep cache has 1,536 tokens.
-# - Two CPUs on one core need up to twice the waiting time. With two NUMA nodes, figures vary between starts of the
-#   engine.
+# - Two CPUs on one core can double the waiting time. With two NUMA nodes, figures vary between engine starts.
 # - Without llama.cpp or AVX2, sections 5 to 10 show a recording, and the forecast is for that machine.
 # - Other work on the cores hurts decode most, because waiting threads spin.
 #
@@ -1286,8 +1286,8 @@ results.answer(5, "When does a draft make writing slower on your machine?", ...)
 # ## Remember
 #
 # - Arithmetic limits prefill (TTFT), and memory limits decode (TPOT); kernels can keep both far below their limits.
-# - A forecast counts if it was written before the run, and a correction if it holds for another model.
-# - A KV cache avoids computing earlier tokens again, and costs memory, reading and arithmetic per request.
+# - A forecast counts if it was written before the run, and a correction if it holds for a different model.
+# - A KV cache avoids computing earlier tokens again, but costs memory, reading and arithmetic per request.
 
 # %% jupyter={"source_hidden": true}
 rows = [
