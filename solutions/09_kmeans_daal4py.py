@@ -12,7 +12,7 @@
 # # 09 · K-Means with daal4py: how little is enough?
 #
 # Distributed programs raise three questions. Which process has which data? What travels between them? Does the result
-# cover all the data? K-Means is simple enough to prove the answers.
+# cover all the data? With K-Means, you can prove the answers.
 #
 # **You will** reduce a photo to a few colours with [**K-Means**](../docs/learn/glossary.md#k-means), let several
 # [**ranks**](../docs/learn/glossary.md#rank) share its pixels, and catch two runs that look right but aren't. Then you
@@ -71,7 +71,7 @@ RACE_ROUNDS = 1 if QUICK else 9  # section 7
 #
 # The photo comes with scikit-learn ([danielbuechele](https://www.flickr.com/photos/danielbuechele/6061409035), [CC BY
 # 2.0](https://creativecommons.org/licenses/by/2.0/)). To use your own, put a file next to this notebook and set `PHOTO`
-# to its name. It needs at least 64 colours.
+# to its name. Your photo needs at least 64 colours.
 
 # %%
 PHOTO = None  # or "my_photo.jpg"
@@ -144,7 +144,7 @@ results.guess(1, "16 colours chosen for the photo", ..., unit="dB")
 # 2. **Update**: move each centroid to the mean of its pixels.
 # 3. **Repeat** for a number of iterations, or until nothing moves.
 #
-# The objective never increases, and the algorithm ends in a **local minimum**. The start decides which one. If the
+# The objective never increases, and the algorithm ends in a **local minimum**. The start determines which one. If the
 # photo is mostly sky, so are *k* random pixels. **k-means++** draws one pixel after another, each with a probability
 # proportional to its squared distance from the nearest one drawn so far, so that rare but distant colours get a
 # centroid. (scikit-learn draws a few candidates each time and takes the best; daal4py draws one.)
@@ -209,14 +209,14 @@ results.answer(1, "How much does a good start gain at first, and how much in the
 # <details><summary>A model answer</summary>
 #
 # Compare the medians of the two kinds before the first iteration and after the last. The initial difference is large,
-# but the iterations remove most of it, so a good start mainly saves iterations. The rest is due partly to missing
+# but the iterations remove most of it, so a good start mainly saves iterations. The rest is due partly to too few
 # iterations, and partly to other local minima. With the kit's photo, it is a little larger than the range of the
 # k-means++ starts, and the worst random start remains a decibel below the median random start. A few tenths of a
 # decibel are hard to see.
 #
 # </details>
 #
-# Here are three palettes chosen for the photo. Compare 8 and 64 colours with the fixed ones of section 1.
+# Here are three palettes chosen for the photo. Compare 8 and 64 colours with section 1's fixed ones.
 
 
 # %%
@@ -249,7 +249,7 @@ plots.show(figure, alt=alt, keep=results)
 #
 # Now several ranks share the pixels. *Single program, multiple data*, or [**SPMD**](../docs/learn/glossary.md#spmd),
 # means that every rank runs the same script on its own rows. In each iteration, the ranks need the mean of each
-# centroid's pixels over all ranks. So each rank sends the *sums* and *numbers* of its pixels, and all of them are added
+# centroid's pixels over all ranks. So each rank sends the *sums* and *counts* of its pixels, and all of them are added
 # up.
 #
 # ```mermaid
@@ -260,11 +260,11 @@ plots.show(figure, alt=alt, keep=results)
 #         In each iteration they add up their sums and counts, and so all hold the same centroids.
 #     }
 #     photo["photo"] --> r0["rank 0: first share"] & r1["rank 1: second share"] & r2["rank 2: third share"]
-#     r0 & r1 & r2 --> sum(["in each iteration: add up sums and numbers"])
+#     r0 & r1 & r2 --> sum(["in each iteration: add up sums and counts"])
 #     sum --> same["the same centroids on every rank"]
 # ```
 #
-# Dividing the photo is the script's task. [daal4py's
+# Dividing the photo is the script's job. [daal4py's
 # example](https://github.com/uxlfoundation/scikit-learn-intelex/blob/main/examples/daal4py/kmeans_spmd.py) gives each
 # rank `int(rows / ranks)` rows, so the last `rows % ranks` rows are lost. In this file, each share ends where the next
 # one starts.
@@ -292,15 +292,15 @@ mine = pixels[start:stop].astype(np.float64)
 # ### Exercise 2 · What a rank sends
 #
 # Write `partial(pixels, centroids)`, which returns one rank's contribution to an iteration. `pixels` has *n* ≥ 1 rows
-# of three numbers, and `centroids` has *k*. The result is a NumPy array with *k* rows and **four** columns. Row *i* has
-# the sums of red, green and blue over the pixels nearest to centroid *i*, and their number. A centroid without pixels
-# has a row of zeros. The pixels' `labels` are given. A loop over centroids is fast enough.
+# of three numbers, and `centroids` has *k*. The result is a NumPy array with *k* rows and **four** columns. Row *i*
+# contains the sums of red, green and blue over the pixels nearest to centroid *i*, and their count. A centroid without
+# pixels gets a row of zeros. The pixels' `labels` are given. A loop over centroids is fast enough.
 #
-# ### Exercise 3 · Do all ranks have the same?
+# ### Exercise 3 · Do all ranks have the same centroids?
 #
 # If ranks work together, **all of them hold the same centroids**. Write `spread(of_ranks)` to measure that. `of_ranks`
 # is a list of the ranks' centroids, arrays of the same shape. Return one number, the largest difference between any two
-# ranks in any number of any centroid.
+# ranks in any component of any centroid.
 
 # %%
 # %%writefile work/sums.py
@@ -372,8 +372,8 @@ results.answer(2, "Why is one of the two exactly 0?", ...)
 #
 # Pixels are integers, so every intermediate sum is an integer. Double precision represents all integers up to 2**53
 # exactly. Below that, nothing is rounded, and the order of additions doesn't matter. After the division by 255, nearly
-# every addition is rounded, and another order rounds differently. With float32, the limit is 2**24, the sum of about
-# 65,800 white pixels. So on integers, ranks must agree on these sums *exactly*.
+# every addition is rounded, and a different order rounds differently. With float32, the limit is 2**24, the sum of
+# about 65,800 white pixels. So on integers, ranks must agree *exactly* on these sums.
 #
 # </details>
 #
@@ -393,7 +393,7 @@ results.answer(2, "Why is one of the two exactly 0?", ...)
 #
 # [Its documentation](https://uxlfoundation.github.io/scikit-learn-intelex/latest/about_daal4py.html) calls it
 # *deprecated in favor of the newer sklearnex*, which is in the same package. But sklearnex has no distributed
-# algorithms for CPUs, as `sklearnex.spmd` is for several GPUs. On Arm, which has no daal4py, you see recorded results.
+# algorithms for CPUs, as `sklearnex.spmd` is for several GPUs. On Arm, without daal4py, you see recorded results.
 #
 # A colleague has written this script:
 
@@ -486,7 +486,7 @@ print(f"objective of one process from the same start: {looks['of one process']:,
 
 # %% [markdown]
 # The colleague's script ran on two ranks and reported a result. From the same start, its objective is *smaller* than
-# that of one process. Should you be pleased, or suspicious?
+# one process's. Should you be pleased, or suspicious?
 
 # %%
 REASONS = ("a better minimum", "more exact arithmetic", "it doesn't cover all pixels")
@@ -551,9 +551,9 @@ results.answer(3, "Each rank has a start of its own. What does the first iterati
 # <details><summary>A model answer</summary>
 #
 # Each rank draws its first centroids from its own pixels. Centroid 3 may be a blue on rank 0 and a brown on rank 1. The
-# first iteration adds up their sums and their numbers, and divides, so it takes the mean of pixels that don't belong
+# first iteration adds up their sums and their counts, and divides, so it takes the mean of pixels that don't belong
 # together. From then on, all ranks hold the same centroids, so agreement at the *end* proves nothing. The run is
-# K-Means, but from a start that no rank has drawn.
+# K-Means, but from a start that no rank drew.
 #
 # </details>
 #
@@ -561,8 +561,8 @@ results.answer(3, "Each rank has a start of its own. What does the first iterati
 #
 # Write `run(mine, colours, iterations)`, which returns the first centroids, the last ones after exactly this number of
 # iterations, and the objective that the fit reports. All ranks get the same first and last centroids. The first have
-# one row per colour, and the last equal those of one process that starts from the first with all pixels. Begin with
-# either script. The check runs on 4 ranks for a few seconds.
+# one row per colour, and the last equal the result of one process that starts from the first with all pixels. Begin
+# with either script. The check runs on 4 ranks for a few seconds.
 
 # %%
 # %%writefile work/fit.py
@@ -610,20 +610,21 @@ results.answer(4, "What did each mistake cost, and would you have seen it in the
 # In the last row, compare both with `fit`. Rank 0 of `looks.py` fits only half of the photo, which costs more than half
 # a decibel with the kit's photo. `again.py` covers all pixels. Its first iteration throws the start away, but the next
 # ones repair nearly all the damage. It loses less than the range of k-means++ in section 2 (a rough yardstick, from 5%
-# of the pixels and another k-means++). You would hardly have seen either mistake. But neither script does what it
-# claims, and other data can lose more. As in lab 07, the proof is that *n ranks equal one process on all the data, from
-# the same start*. It proves the result, not that the work was divided. Ranks that each fit all pixels would pass, too.
+# of the pixels and a different k-means++). You would hardly have seen either mistake. But neither script does what it
+# claims, and other data may fare worse. As in lab 07, the proof is that *n ranks equal one process on all the data,
+# from the same start*. It proves the result, not that the work was divided. Ranks that each fit all pixels would pass,
+# too.
 #
 # </details>
 #
 # One trap is left. In the last column, the objectives differ, though the centroids agree. A distributed fit reports the
-# objective *before* its last update, and a fit in one process the objective after it.
+# objective *before* its last update, and a fit in one process reports the objective after it.
 #
 # ## 5 · How little is enough? {read 5, do 5, wait 1}
 #
 # Now the pixels could go to many machines. Do they need to? scikit-learn's [example of colour
-# quantisation](https://scikit-learn.org/stable/auto_examples/cluster/plot_color_quantization.html) fits 64 colours of
-# this photo on **1,000** of its pixels, without saying what that costs.
+# quantisation](https://scikit-learn.org/stable/auto_examples/cluster/plot_color_quantization.html) fits 64 colours to
+# **1,000** of this photo's pixels, without saying what that costs.
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
@@ -636,7 +637,7 @@ results.guess(5, "sample size from which starts matter more", ..., unit="pixels"
 
 # %% [markdown]
 # We draw random samples of several sizes and fit each from several starts. Each run has an error on its *own sample*,
-# which you know, and a PSNR on the *whole* photo, which matters. Smaller samples are parts of larger ones.
+# which you know, and a PSNR on the *whole* photo, which matters. Smaller samples are subsets of larger ones.
 
 
 # %%
@@ -663,7 +664,7 @@ fitted = {n: [runs_on(n, number) for number in range(SAMPLES)] for n in sizes}
 #
 # You fit several times and keep the run with the **smallest error on the sample**, as that is all you know. How much
 # does that gain on the whole photo? Write `best_of(errors, psnrs, starts)`. The first two arguments are lists with one
-# entry per run, and all errors are different. Imagine that you had made only `starts` of these runs. Return the mean
+# entry per run, and all errors are different. Imagine that you had done only `starts` of these runs. Return the mean
 # PSNR of the run that you would keep, over *all* ways to choose them, which `itertools.combinations` lists. With errors
 # 3, 1, 2, PSNRs 10, 30, 25 and two starts, you would keep 30, 25 or 30, which is 28.3 on average.
 
@@ -768,16 +769,16 @@ results.answer(5, "How many pixels, and how many starts, would you use? What is 
 #
 # With the kit's photo, 9,000 pixels and three starts are enough for 16 colours. Up to 1,000 pixels, tripling them gains
 # more. At 9,000 and above, no figure shows that more pixels gain anything, while three starts still do. For 3,000 and
-# 27,000 pixels, nothing is decided, as the interval in the last column contains 0. Starts may win earlier at equal
-# work, since tripling the pixels takes more iterations. With 64 colours, taking only 1,000 pixels costs more than twice
-# as much as with 16, as each centroid needs its own pixels.
+# 27,000 pixels, the comparison is undecided, as the interval in the last column contains 0. Starts may win earlier at
+# equal work, since tripling the pixels takes more iterations. With 64 colours, taking only 1,000 pixels costs more than
+# twice as much as with 16, as each centroid needs its own pixels.
 #
 # </details>
 #
 # ## 6 · Threads or processes? {read 3, wait 1.4, optional}
 #
 # daal4py can also use several [threads](../docs/learn/glossary.md#thread) in one
-# [**process**](../docs/learn/glossary.md#process), without shares and messages. Which is faster on the same cores?
+# [**process**](../docs/learn/glossary.md#process), without shares or messages. Which is faster on the same cores?
 #
 # - **First touch.** Linux places a page of memory on the [**NUMA node**](../docs/learn/glossary.md#numa-node) of the
 #   thread that first writes to it. If one thread loads the pixels, they are all on one node, and threads on the other
@@ -786,8 +787,8 @@ results.answer(5, "How many pixels, and how many starts, would you use? What is 
 # - **Pinning.** `mpirun -bind-to` [**pins**](../docs/learn/glossary.md#pinning) each rank to its own cores. By default,
 #   this MPI's `mpirun` pins nothing, so each rank may start a thread for every core, which is
 #   [**oversubscription**](../docs/learn/glossary.md#oversubscription). A demo from 2019 states that nothing is
-#   oversubscribed, as the library sees only the cores that a rank owns. Its log shows ranks pinned to the CPUs {0, 2}
-#   and {1, 3}.
+#   oversubscribed, as the library sees only the cores that a rank owns. Its log shows ranks pinned to CPUs {0, 2} and
+#   {1, 3}.
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
@@ -887,9 +888,9 @@ results.answer(6, "Who is responsible for a rank's cores: the library, the scrip
 # <details><summary>A model answer</summary>
 #
 # `mpirun` is, because it pins. The library starts a thread for each CPU that its process may use, unless `daalinit`
-# sets another number, so the demo's statement is about its `mpirun`. The last line shows what oversubscription costs on
-# the same cores. The script is responsible for the shares, and for letting only rank 0 report. These figures don't say
-# why ranks and threads differ on one NUMA node.
+# sets a different number, so the demo's statement is about its `mpirun`. The last line shows what oversubscription
+# costs on the same cores. The script is responsible for the shares, and for letting only rank 0 report. These figures
+# don't say why ranks and threads differ on one NUMA node.
 #
 # Threads can't leave their machine, but ranks can. With [1.12 TB on 32
 # nodes](https://uxlfoundation.github.io/scikit-learn-intelex/latest/distributed_daal4py.html), each node holds 35 GB.
@@ -900,12 +901,12 @@ results.answer(6, "Who is responsible for a rank's cores: the library, the scrip
 #
 # `sklearnex` provides the same oneDAL through scikit-learn's interface. [Its
 # notebook](https://github.com/uxlfoundation/scikit-learn-intelex/blob/main/examples/notebooks/kmeans.ipynb) reports
-# 192.1 s for scikit-learn and 7.4 s for its own K-Means, "26.1 times", both with 128 clusters of 236,930 × 14 numbers.
-# From different starts, scikit-learn converged after **212** iterations, and sklearnex after **274**, so the factor per
-# iteration is about 34.
+# 192.1 s for scikit-learn and 7.4 s for its own K-Means, "26.1 times", both for 128 clusters in 236,930 rows of 14
+# numbers. From different starts, scikit-learn converged after **212** iterations, and sklearnex after **274**, so the
+# factor per iteration is about 34.
 #
-# A fair race has equal data, precision, start, iterations and threads. The next cell prints the iterations and the
-# PSNR. (Elkan's algorithm gives Lloyd's result, but keeps bounds per pixel and centroid to skip distances by the
+# A fair race needs equal data, precision, start, iterations and threads. The next cell prints the iterations and the
+# PSNR. (Elkan's algorithm gives Lloyd's result, but keeps bounds for each pixel and centroid to skip distances with the
 # triangle inequality.)
 #
 # <div class="alert alert-block alert-info" style="color: black">
@@ -1037,8 +1038,8 @@ results.answer(7, "Does the instruction set explain the race? And what of the pu
 #
 # If the last comparison shows no difference, AVX-512 in the matmuls is not the reason. With three columns, matmuls are
 # a small part of the work. Whether oneDAL would gain from AVX-512 isn't tested. If Elkan's algorithm is slower than
-# Lloyd's, its bounds cost more than the distances that they save, which are cheap here. The published factor is for
-# another problem, with 14 columns, 128 clusters, and unequal starts and iterations. Its machine, threads and versions
+# Lloyd's, its bounds cost more than the distances that they save, which are cheap here. The published factor is for a
+# different problem, with 14 columns, 128 clusters, and unequal starts and iterations. Its machine, threads and versions
 # aren't stated.
 #
 # </details>
@@ -1067,7 +1068,7 @@ results.answer(7, "Does the instruction set explain the race? And what of the pu
 # 2. They decide nothing. They return numbers that a script can use to divide its data; ours gets them from mpi4py.
 #    daal4py treats what each rank passes as a part of the whole. The vendor's example drops the last `rows % ranks`
 #    rows.
-# 3. In `kmeans_init`, all ranks draw one start from all pixels. In `kmeans`, each iteration adds up sums and numbers
+# 3. In `kmeans_init`, all ranks draw one start from all pixels. In `kmeans`, each iteration adds up sums and counts
 #    over all ranks.
 # 4. `daalinit(n)` sets the number of threads, and `daalfini()` ends MPI. In older versions, the pair started and ended
 #    MPI.
@@ -1085,12 +1086,12 @@ results.answer(7, "Does the instruction set explain the race? And what of the pu
 # **For the instructor.** **Timing** Sections 1 and 2 take {minutes 1–2}, and 3 and 4 take {minutes 3–4}. No one should
 # miss section 4. Let people vote on the smaller objective, and on `again.py`.
 #
-# **Other machines** Sections 1, 2, 3 and 5 need only NumPy and scikit-learn, and their figures in dB hardly depend on
-# the machine. On Arm, sections 4, 6 and 7 show recorded results, and exercise 4 isn't checked. With fast and slow
-# cores, ranks with equal shares wait for the slowest one, so threads may win. With 64 cores, section 6 uses eight. AMX
-# plays no role, as everything is in double precision. A one-megapixel photo takes four times as long in section 5.
+# **Other machines** Sections 1, 2, 3 and 5 need only NumPy and scikit-learn, and their dB figures hardly depend on the
+# machine. On Arm, sections 4, 6 and 7 show recorded results, and exercise 4 isn't checked. With fast and slow cores,
+# ranks with equal shares wait for the slowest one, so threads may win. With 64 cores, section 6 uses eight. AMX plays
+# no role, as everything is in double precision. A one-megapixel photo takes four times as long in section 5.
 #
-# **What goes wrong** `(original - quantised) ** 2` on `uint8` wraps around. HEIC files can't be read, so export JPEG.
+# **What goes wrong** `(original - quantised) ** 2` on `uint8` wraps around. HEIC files can't be read, so export JPEGs.
 # In exercise 2, most people forget centroids without pixels; `np.bincount` needs `minlength`.
 #
 # </div>
@@ -1098,8 +1099,8 @@ results.answer(7, "Does the instruction set explain the race? And what of the pu
 # %% [markdown]
 # ## Remember
 #
-# - K-Means assigns, updates and repeats. The objective is the error. The start decides which minimum you reach.
-# - Ranks send sums and numbers, not pixels. On integers, these sums are exact in any order.
+# - K-Means assigns, updates and repeats. The objective is the error. The start determines which minimum you reach.
+# - Ranks send sums and counts, not pixels. On integers, these sums are exact in any order.
 # - Both the start *and* the fit need `distributed=True`. Agreement at the end proves neither.
 # - The proof is that *n* ranks equal one process on all the data, from the same start.
 # - Before you distribute data over machines, ask how much of it you need.
@@ -1124,4 +1125,4 @@ results.table(
 # machine, pinned to two CPUs each; 1.72 s for the fit and 0.20 s for the labels of about 5,000 × 3,500 pixels, where
 # colours and iterations aren't stated), and scikit-learn-intelex's notebook.
 #
-# **Next:** [lab 10](10_language_models.ipynb) turns to language models, and to the limits that decide their speed.
+# **Next:** [lab 10](10_language_models.ipynb) turns to language models, and to the limits on their speed.
