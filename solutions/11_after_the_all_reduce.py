@@ -11,12 +11,12 @@
 # %% [markdown]
 # # 11 · After the all-reduce: show the overlap
 #
-# In PyTorch, no one calls an all-reduce. A wrapper sends gradients while the backward pass still runs, shards the
-# weights over the ranks, and makes the network look free.
+# In PyTorch, no one calls an all-reduce. A wrapper sends gradients while the backward pass is still running, shards the
+# weights across the ranks, and makes the network look free.
 #
 # **You will** write the core of PyTorch's DDP and FSDP, each in about ten lines. You record two lanes, *computing* and
-# *sending*, and watch one hide behind the other. You predict the picture with a simulator of 15 lines, find out what
-# hiding costs, and find a leak that no loss reveals. At the end, you send 64 times less.
+# *sending*, and watch one hide behind the other. You predict the picture with a 15-line simulator, find out what hiding
+# costs, and find a leak that no loss reveals. Finally, you send 64 times fewer bytes.
 #
 # **Time** {minutes}
 #
@@ -58,7 +58,7 @@ TORCH_ROUNDS = 1 if QUICK else 6  # section 8
 # ## 1 · Three APIs, the same steps {read 3.5}
 #
 # Horovod's last release was in [June 2023](https://pypi.org/project/horovod/#history), and new projects use PyTorch or
-# JAX. All three contain the six steps of lab 07:
+# JAX. All three contain lab 07's six steps:
 #
 # | step | Horovod | PyTorch, DDP | JAX |
 # | --- | --- | --- | --- |
@@ -69,7 +69,7 @@ TORCH_ROUNDS = 1 if QUICK else 6  # section 8
 # | equal start | `broadcast_variables` | wrapping the network | `device_put`, replicated |
 # | one writer | `if rank == 0` | `if rank == 0` | `if process_index() == 0` |
 #
-# This lab opens the fourth row. Its network is a stack of square layers, and its optimizer is Adam, which stores two
+# This lab opens up the fourth row. Its network is a stack of square layers, and its optimizer is Adam, which stores two
 # numbers for each weight. So each weight needs 16 bytes, 4 for itself, 4 for its gradient and 8 for Adam.
 
 # %%
@@ -134,7 +134,7 @@ class Layer:
 #
 # A second thread sends. `submit` hands it a call and returns a *future* at once. The thread makes the calls one after
 # the other. The future's `result()` waits for its call, and returns what the call returned. While one thread is in
-# NumPy or MPI, Python lets the other one run. Both lanes note what they do when.
+# NumPy or MPI, Python lets the other one run. Both lanes log what they do, and when.
 
 # %%
 # %%writefile work/lanes.py
@@ -194,7 +194,7 @@ class Sender:
 
 
 # %% [markdown]
-# With `overlap=False`, `submit` waits. This is the control. The next file has the calls that send. An
+# With `overlap=False`, `submit` waits. This is the control. The next file contains the calls that send. An
 # [**all-reduce**](../docs/learn/glossary.md#all-reduce) has two halves (lab 06, section 3), and its successors use the
 # halves separately.
 
@@ -237,15 +237,15 @@ def refresh(ranks, weights):
 # %% [markdown]
 # ## 2 · DDP: send while you compute {read 2.5, do 13}
 #
-# PyTorch's [**DDP**](../docs/learn/glossary.md#ddp), `DistributedDataParallel`, does [**data
-# parallelism**](../docs/learn/glossary.md#data-parallelism) as Horovod does. Each rank has all weights, and a share of
+# PyTorch's [**DDP**](../docs/learn/glossary.md#ddp), `DistributedDataParallel`, uses [**data
+# parallelism**](../docs/learn/glossary.md#data-parallelism), as Horovod does. Each rank has all weights, and a share of
 # the batch. DDP averages gradients in [**buckets**](../docs/learn/glossary.md#bucket) of a few layers. When a bucket is
 # complete, its all-reduce starts, while the [**backward pass**](../docs/learn/glossary.md#backward-pass) continues.
 #
 # ### Exercise 1 · Buckets
 #
 # Write `buckets(sizes, limit)`. `sizes` lists the bytes of each layer's gradient, from the first layer to the last, and
-# a bucket may hold `limit` bytes. Return a list of buckets, each a list of layer numbers.
+# a bucket may hold up to `limit` bytes. Return a list of buckets, each a list of layer numbers.
 #
 # - Layers come in the order in which their gradients become ready.
 # - Each bucket takes the next layers as long as it stays within `limit`. No bucket is empty.
@@ -281,12 +281,12 @@ buckets = check(1, "work/ddp_plan.py")
 # the first, and updates the weights with their means.
 #
 # - `gradient, error = layers[number].backward(error)` needs the error that the layer after it returned. The last layer
-#   needs the `error` that you get.
+#   needs the `error` that your function is passed.
 # - When a bucket is complete, submit its gradients as one new list, in the order of the bucket, with
 #   `sender.submit(average, ranks, gradients)`. Continue with the next bucket at once.
 # - After the last gradient, wait for the means, and give each layer its own with `layers[number].update(mean)`.
 #
-# The check calls it on 1 to 4 ranks, with layers and a sender that note the order of calls. It takes a few seconds.
+# The check calls it on 1 to 4 ranks, with layers and a sender that record the order of calls. It takes a few seconds.
 
 # %%
 # %%writefile work/ddp.py
@@ -317,8 +317,8 @@ ddp = check(2, "work/ddp.py")
 # %% [markdown]
 # ## 3 · Watch it hide {read 7.5, wait 0.8}
 #
-# The next file makes the layers of each scheme, and takes a step. The schemes other than DDP come later. You can skip
-# the files that only measure, `timed.py`, `counted.py` and `tcp.py`.
+# The next file builds each scheme's layers, and runs a training step. The schemes other than DDP come later. You can
+# skip the files that only measure, `timed.py`, `counted.py` and `tcp.py`.
 
 # %%
 # %%writefile work/schemes.py
@@ -440,13 +440,13 @@ if me == 0:
     Path("work/timed.json").write_text(json.dumps(results))
 
 # %% [markdown]
-# There are four settings. The ranks are connected by a **wire**, or by this machine's **memory**, where sending means
-# copying. And a rank's two threads share **one core**, or the sending thread has a **spare core**. With fewer than four
-# cores, rank 1 computes nothing in *spare core* and only answers, on the core that rank 0's sender uses. In memory, a
-# call in turn takes longer there.
+# There are four settings. The ranks are connected either by a **wire** or by this machine's **memory**, where sending
+# means copying. And either a rank's two threads share **one core**, or the sending thread has a **spare core**. With
+# fewer than four cores, rank 1 computes nothing in *spare core* and only answers, on the core that rank 0's sender
+# uses. In memory, a call in turn takes longer there.
 #
-# A step on wires takes as many rows as this machine computes in about 200 ms. At the wire's rate, sending all gradients
-# takes as long as the backward pass, so nearly all of them *could* hide. In memory, a step has fewer rows.
+# A step on wires uses as many rows as this machine processes in about 200 ms. At the wire's rate, sending all gradients
+# takes as long as the backward pass, so nearly all of them *could* hide. In memory, a step uses fewer rows.
 
 # %%
 no_wires, few = obstacle(), machine.usable_cores < 4
@@ -562,10 +562,10 @@ for setting in SETTINGS:
     print(f"{setting:20} in turn: {steps[f'{setting}, {IN_TURN}']}")
 
 # %% [markdown]
-# ### A simulator of 15 lines
+# ### A 15-line simulator
 #
-# The run in turn shows how long each bar is when it is alone. Your program decides which call comes after which, and
-# its log has every `compute`, `send` (a call of `submit`) and `wait`. So take the bars, and rearrange them. The
+# The run in turn shows how long each bar is on its own. Your program determines which call comes after which, and its
+# log contains every `compute`, `send` (a call of `submit`) and `wait`. So take the bars, and rearrange them. The
 # simulator assumes that **sending needs no core**.
 
 
@@ -674,8 +674,8 @@ print("Spare core:", "rank 1 only answers" if few else "both ranks compute")
 
 # %% [markdown]
 # **Why were we wrong?** A thread has to copy the gradients, hand them to the kernel, and add up what arrives. The log
-# has the time that each thread spent on a core. If both threads share a core, the computing lane loses the time that
-# sending needs:
+# contains the time that each thread spent on a core. If both threads share a core, the computing lane loses the time
+# that sending needs:
 
 
 # %%
@@ -709,13 +709,13 @@ results.answer(1, "When does sending hide on a rank with one core? What does it 
 # %% [markdown]
 # <details><summary>A model answer</summary>
 #
-# A call that sends consists of waiting and of work. While bytes are on a slow wire, the sending thread sleeps, and the
+# A call that sends consists of waiting and work. While bytes are on a slow wire, the sending thread sleeps, and the
 # core computes, so this waiting hides. That holds because `SLEEPY` lets MPI sleep. MPI libraries usually poll, and then
 # waiting takes the core, too. Work doesn't hide on a single core. In memory, the compute lane grows by about as much as
-# sending needs. On the wire, it grows by more, because computing itself needs more time on the core, probably for the
-# kernel's packet handling and for data that left the cache. So overlap wins where a call mostly waits for a wire, and
-# gains little or loses where it mostly copies and adds. A spare core takes the work, too. On a GPU, overlap looks free
-# because only a few of its multiprocessors and the network card send.
+# sending needs. On the wire, it grows by more, because computing itself needs more time on the core, probably because
+# of the kernel's packet handling and of data evicted from the cache. So overlap wins where a call mostly waits for a
+# wire, and gains little or loses where it mostly copies and adds. A spare core takes over the work, too. On a GPU,
+# overlap looks free because only a few of its multiprocessors and the network card send.
 #
 # </details>
 
@@ -850,13 +850,13 @@ count("DDP", ddp, "ddp_backward")
 count("ZeRO-2, the colleague's", "work/leaky.py", "zero2_backward")
 
 # %% [markdown]
-# The program trains correctly, and no test of lab 07 would complain. But the peak is not ZeRO-2's.
+# The program trains correctly, and none of lab 07's tests would complain. But the peak is not ZeRO-2's.
 #
 # ### Exercise 3 · Find the leak
 #
-# Who still refers to the gradients? Write `zero2_backward` so that **at any time, at most two whole gradients exist**,
-# however slow the wire is. But don't send in turn. While a gradient is computed, the one before it must be able to
-# travel.
+# What still refers to the gradients? Write `zero2_backward` so that **at any time, at most two whole gradients exist**,
+# however slow the wire is. But don't send in turn. While a gradient is being computed, the one before it must be able
+# to travel.
 #
 # The check's sender is as slow as possible. It makes a call only when your code waits for it, or for a later one.
 
@@ -894,9 +894,9 @@ results.answer(2, "Where were the gradients, and why does no loss and no byte co
 # <details><summary>A model answer</summary>
 #
 # The gradients were in the sender's queue, which holds the arguments of each call until it is made. Where computing is
-# faster than the wire, nearly all gradients wait there, and the peak is ZeRO-1's. The same numbers arrive, and only
-# their memory is freed later. The cure is backpressure, a limit on what may be in flight. PyTorch's first FSDP has one
-# for gathered weights (`limit_all_gathers`).
+# faster than the wire, nearly all gradients wait there, and the peak is ZeRO-1's. The same numbers arrive, but their
+# memory is freed later. The cure is backpressure, a limit on what may be in flight. PyTorch's first FSDP has one for
+# gathered weights (`limit_all_gathers`).
 #
 # </details>
 
@@ -909,20 +909,20 @@ results.answer(2, "Where were the gradients, and why does no loss and no byte co
 #
 # ### Exercise 4 · When to gather, when to drop
 #
-# The forward pass is `sharded_forward` in `work/schemes.py`. While a layer computes, the weights of the next one
-# travel. Write the backward pass, `fsdp_backward(ranks, layers, whole, error, sender)`:
+# The forward pass is `sharded_forward` in `work/schemes.py`. While a layer computes, the next one's weights travel.
+# Write the backward pass, `fsdp_backward(ranks, layers, whole, error, sender)`:
 #
 # - `gradient, error = layers[number].backward(error, whole)` needs the layer's whole weights. You get the last layer's
 #   as `whole`, left over from the forward pass.
 # - `sender.submit(gather, ranks, layers[number].weights)` returns a future of a layer's whole weights. While a layer
-#   computes, those of the layer before it travel.
+#   computes, the previous layer's weights travel.
 # - `sender.submit(scatter, ranks, gradient)` returns a future of this rank's shard of the mean. At the end, each layer
 #   gets its own with `layers[number].update(shard)`.
 # - At any time, at most two layers' whole weights exist, and at most two whole gradients. Python frees an array when no
 #   variable and no future refers to it.
 # - Send no more than necessary, and only with `submit`.
 #
-# Draw three layers in two lanes first. The check has exercise 3's slow sender.
+# Draw three layers in two lanes first. The check uses exercise 3's slow sender.
 
 # %%
 # %%writefile work/fsdp.py
@@ -979,11 +979,11 @@ heads = f"{RANKS} ranks", "bytes per weight: formula", "peak", "sent, × weights
 display(markdown.table((*heads, "losses differ from DDP's by", "ranks' weights differ by"), rows))
 
 # %% [markdown]
-# The peak adds what lasts for a moment to the formula, such as buckets in flight and FSDP's whole layers. **All ranks
-# with whole weights agree**, and all schemes learn the same.
+# Besides the formula's bytes, the peak includes short-lived data, such as buckets in flight and FSDP's whole layers.
+# **All ranks with whole weights agree**, and all schemes learn equally well.
 #
 # Now all schemes run. DDP runs a second time, as intervals cover one session only. *ZeRO-1* is the colleague's program
-# under its right name. It scatters during the backward pass, and gathers at the end.
+# under its proper name. It scatters during the backward pass, and gathers at the end.
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
@@ -1038,11 +1038,11 @@ results.answer(4, "What do three calls per layer cost on one core?", ...)
 # %% [markdown]
 # <details><summary>A model answer</summary>
 #
-# FSDP's calls need more work, the column *sending*. On the wire, FSDP's computing needs more time on the core, too, as
-# DDP's in section 3. There, *neither* contains waiting for bytes, above all for ZeRO-1's gathers at the end. In memory,
-# no bytes are under way, so *neither* is waiting for something else, probably for the other rank's thread, which must
-# first get its own core. The simulator knows neither this waiting nor additional computing. In memory, DDP computes
-# longest, partly because each rank updates all weights.
+# FSDP's calls take more work (column *sending*). On the wire, FSDP's computing takes more time on the core, too, as
+# DDP's did in section 3. There, *neither* contains waiting for bytes, above all for ZeRO-1's gathers at the end. In
+# memory, no bytes are in flight, so *neither* is waiting for something else, probably for the other rank's thread,
+# which must first get its own core. The simulator includes neither this waiting nor the additional computing. In
+# memory, DDP computes longest, partly because each rank updates all weights.
 #
 # </details>
 
@@ -1055,7 +1055,7 @@ results.answer(4, "What do three calls per layer cost on one core?", ...)
 # [McMahan et al. 2016](https://arxiv.org/abs/1602.05629)). DiLoCo trained language models with an outer optimizer and
 # 500 times less communication ([Douillard et al. 2023](https://arxiv.org/abs/2311.08105)).
 #
-# Four ranks train a small network on real digits, on wires of 100 Mbit/s. Each rank has a quarter of the digits, either
+# Four ranks train a small network on real digits, over 100 Mbit/s wires. Each rank has a quarter of the digits, either
 # *shuffled*, or *by class*, so that rank 0 has the zeros, the ones and some twos.
 
 # %%
@@ -1177,16 +1177,16 @@ results.answer(5, "When would you train with k = 64, and when not?", ...)
 #
 # If all ranks see the same kind of data, their networks drift in similar directions, and the mean of their weights is
 # nearly what averaged gradients would have given. The bytes fall by a factor of *k*, and the loss hardly moves. (With
-# 1,000 test digits, a point of accuracy may be chance.) If each rank sees other classes, it forgets the rest between
-# two averages, and more so with a larger *k*. So shuffle, if you can. Where data can't move, *k* is a compromise. The
-# saved seconds can also pay for more steps, so compare losses at equal time, too.
+# 1,000 test digits, a point of accuracy may be chance.) If each rank sees different classes, it forgets the rest
+# between two averages, and more so with a larger *k*. So shuffle, if you can. Where data can't move, *k* is a
+# compromise. The time saved can also pay for more steps, so compare losses at equal time, too.
 #
 # </details>
 
 # %% [markdown]
 # ## 7 · Which one, above which rate? {read 3, do 5, optional}
 #
-# Let *S* be the seconds to send (n − 1)/n of the FP32 weights, and *c* the seconds of computing, a third of it in the
+# Let *S* be the seconds to send (n − 1)/n of the FP32 weights, and *c* the seconds of computing, a third of them in the
 # forward pass. **Assume that sending needs no core.** A step then takes:
 #
 # | | bytes held per weight | seconds |
@@ -1198,8 +1198,8 @@ results.answer(5, "When would you train with k = 64, and when not?", ...)
 # ### Exercise 5 · The crossover
 #
 # A network fits only with ZeRO-1 and FSDP. Write `crossover(parameters, ranks, seconds)`. It returns the rate of a
-# rank's wire, in bits/s, at which both take equally long, for this many FP32 weights, and *c* = `seconds`. First decide
-# which of the two numbers in each "longer of" is the longer one at that rate.
+# rank's wire, in bits/s, at which both take the same time, for this many FP32 weights, and *c* = `seconds`. First work
+# out which of the two numbers in each "longer of" is the longer one at that rate.
 
 
 # %%
@@ -1234,19 +1234,19 @@ results.answer(6, "Where does the formula name the wrong winner, and which terms
 # %% [markdown]
 # <details><summary>A model answer</summary>
 #
-# With one core, the formula promises that FSDP wins, but ZeRO-1 is faster. Two terms are missing. The first is the
+# With one core, the formula predicts that FSDP wins, but ZeRO-1 is faster. Two terms are missing. The first is the
 # core's work, with three parts for FSDP and two for ZeRO-1. The second is the waiting for other ranks' threads, once
-# per call (section 5). With a spare core, a gain may still be smaller than promised, probably because calls take longer
-# while their rank computes. FSDP's first gather and last scatter can't hide either, but the pictures show that they are
-# short.
+# per call (section 5). With a spare core, a gain may still be smaller than predicted, probably because calls take
+# longer while their rank computes. FSDP's first gather and last scatter can't hide either, but the pictures show that
+# they are short.
 #
 # </details>
 
 # %% [markdown]
 # ## 8 · The same in PyTorch {read 5, wait 0.4, optional}
 #
-# `DistributedDataParallel` wraps the whole network, and `fully_shard`, the second version of FSDP, each layer. Both
-# send through *Gloo*, PyTorch's library for CPUs.
+# `DistributedDataParallel` wraps the whole network, and `fully_shard`, the second version of FSDP, wraps each layer.
+# Both send through *Gloo*, PyTorch's library for CPUs.
 
 # %%
 # %%writefile work/wrapped.py
@@ -1353,7 +1353,7 @@ dist.destroy_process_group()
 # %% [markdown]
 # Count on paper first. In a step, how often is each weight gathered, and how often is its gradient averaged? On Gloo,
 # PyTorch implements a reduce-scatter as an all-reduce (`ProcessGroupGloo.cpp`), so FSDP's average costs 2(n − 1)/n of
-# the bytes. With NCCL on GPUs, it costs half of that. The counts are those of each rank's sockets on loopback.
+# the bytes. With NCCL on GPUs, it costs half of that. The counts come from a rank's loopback sockets.
 
 # %%
 PASSES = {  # in a step: gathers of a weight, averages of its gradient, bytes of a number
@@ -1390,21 +1390,21 @@ print("Your buckets at 25 MiB:", [len(b) for b in buckets([4 * WIDTH**2] * LAYER
 
 # %% [markdown]
 # - **Buckets.** DDP's default limit is 25 MiB, and 1 MiB for the first bucket, which leaves early. If all gradients fit
-#   into 25 MiB, hardly anything can overlap, unless you set `bucket_cap_mb`. Unlike yours, a bucket is closed after it
-#   reaches the limit.
-# - **`no_sync`** adds up micro-batches, and averages once. FSDP's counterpart, `set_requires_gradient_sync(False)`,
-#   saves averages only. By default, each micro-batch still gathers the weights twice, and whole gradients stay on every
-#   rank.
+#   into 25 MiB, hardly anything can overlap, unless you set `bucket_cap_mb`. Unlike yours, a bucket closes only once
+#   it reaches the limit.
+# - **`no_sync`** adds up the micro-batches' gradients, and averages once. FSDP's counterpart,
+#   `set_requires_gradient_sync(False)`, saves averages only. By default, each micro-batch still gathers the weights
+#   twice, and whole gradients stay on every rank.
 # - **`reshard_after_forward=False`** keeps the gathered weights for the backward pass. This saves a gather, and needs
 #   memory for all weights.
 # - **`reduce_dtype=torch.bfloat16`** adds up gradients in numbers with 8 significant bits. With many ranks, small
 #   contributions vanish. `param_dtype` computes and gathers in bfloat16, and averages too, unless you set
 #   `reduce_dtype=torch.float32`.
 #
-# The times include computing, which bfloat16 makes faster on CPUs with such units, and slower on others. On a CPU, FSDP
-# waits for each call of Gloo, so its time says little about GPUs. In a terminal,
+# The times include computing, which bfloat16 makes faster on CPUs with BF16 units, and slower on others. On a CPU, FSDP
+# waits for each Gloo call, so its time says little about GPUs. In a terminal,
 # [**torchrun**](../docs/learn/glossary.md#torchrun) starts the ranks. It sets `OMP_NUM_THREADS=1` unless you set it,
-# and its store listens on all addresses of the machine.
+# and its store listens on all the machine's addresses.
 
 # %% [markdown]
 # ## 9 · What else grows with the model {read 3, optional}
@@ -1413,8 +1413,8 @@ print("Your buckets at 25 MiB:", [len(b) for b in buckets([4 * WIDTH**2] * LAYER
 # different number of ranks (`torch.distributed.checkpoint`).
 #
 # **Activations.** The backward pass needs the output of every layer, and no scheme above shards those. [**Activation
-# checkpointing**](../docs/learn/glossary.md#activation-checkpointing) stores every *k*-th output and computes the
-# others again, for up to a third more computing.
+# checkpointing**](../docs/learn/glossary.md#activation-checkpointing) stores every *k*-th output and recomputes the
+# others, for up to a third more computing.
 #
 # **Pipelines.** In [**pipeline parallelism**](../docs/learn/glossary.md#pipeline-parallelism), each rank has some of
 # the layers, and only outputs travel. The batch is cut into *m* micro-batches. On *p* ranks, the share (p − 1)/(m + p −
@@ -1436,22 +1436,22 @@ print("Your buckets at 25 MiB:", [len(b) for b in buckets([4 * WIDTH**2] * LAYER
 #
 # **For the instructor.** Answers.
 #
-# 1. Choose DDP, which fits many times over and is simplest.
+# 1. Choose DDP, which fits many times over and is the simplest.
 # 2. Some layers are whole at any time, whatever the number of ranks. More and smaller layers help.
-# 3. Yes, if all start equal, as the mean of w − r·g is w − r times the mean of g. Momentum changes nothing, because it
-#    is linear. With Adam, it isn't the same.
+# 3. Yes, if all start from equal weights, as the mean of w − r·g is w − r times the mean of g. Momentum changes
+#    nothing, because it is linear. With Adam, it isn't the same.
 #
-# **Timing** Be in section 3 by minute 25. Sections 3 and 5 need two idle cores per student. In exercise 2, let people
+# **Timing** Reach section 3 by minute 25. Sections 3 and 5 need two idle cores per student. In exercise 2, let people
 # write the loop with `average(ranks, gradients)` first, and then replace the call with `submit`. In exercise 4, give
-# them the kit's solution after 12 minutes, as the pictures need no answer.
+# them the kit's solution after 12 minutes, as the pictures don't need their answers.
 #
 # **Other machines** With four or more cores, both ranks compute in *spare core*. Each lane has one logical CPU, which
 # is half a core if two CPUs are threads of one core. With a single core, or without user namespaces (Ubuntu 24.04), the
-# missing settings are recorded. Without BF16, PyTorch's last row is slow. Two NUMA nodes and Arm are untested.
+# missing settings come from recordings. Without BF16, PyTorch's last row is slow. Two NUMA nodes and Arm are untested.
 #
-# **What goes wrong** In exercise 2, `result()` right after `submit` gives the right numbers, and hides nothing. In
+# **What goes wrong** In exercise 2, `result()` right after `submit` gives the right numbers, but hides nothing. In
 # exercise 3, `futures[-1].result()` before each gradient sends in turn. In exercise 4, a dict of futures keeps all
-# weights alive, or `scatter` is called directly. On a shared server, let students run PyTorch's cell only, and no
+# weights alive, or `scatter` is called directly. On a shared server, let students run only PyTorch's cell, and not
 # `torchrun`.
 #
 # </div>
@@ -1488,5 +1488,5 @@ results.table("after the all-reduce", rows)
 # Published: [the ZeRO paper](https://arxiv.org/abs/1910.02054), with FP16 weights and gradients, and
 # [DiLoCo](https://arxiv.org/abs/2311.08105), with 8 workers.
 #
-# **Next:** this is the last lab. `./lab report` makes one page of all that you measured. Then start the
+# **Next:** this is the last lab. `./lab report` puts everything that you measured on one page. Then start the
 # [welcome](00_welcome.ipynb) again on another machine, and compare.
