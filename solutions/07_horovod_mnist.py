@@ -16,7 +16,7 @@
 #
 # **You will** distribute a training script with [**Horovod**](../docs/learn/glossary.md#horovod) in six steps. Then you
 # get six scripts, five of them broken, and write the test that finds all five. Finally, you measure how much faster
-# several processes train, and compute which network they need.
+# several processes train, and compute what network they need.
 #
 # **Time** {minutes}
 #
@@ -83,8 +83,8 @@ plots.show(figure, alt="Ten digits of the training set, each with its label abov
 print(digits.source)
 
 # %% [markdown]
-# This script trains in one process. With its functions `start`, `step` and `weights`, another program can train step by
-# step.
+# This script trains in one process. Another program can call its functions `start`, `step` and `weights` to train step
+# by step.
 
 # %%
 # %%writefile work/serial.py
@@ -181,7 +181,8 @@ if not QUICK:
 #     a --> w1["copy 1 takes the same step"]
 # ```
 #
-# Six steps turn the script into a distributed one. The last column is for PyTorch's `DistributedDataParallel` (DDP).
+# Six steps turn the script into a distributed one. The last column shows PyTorch's equivalent,
+# `DistributedDataParallel` (DDP).
 #
 # | | step | why | with DDP |
 # | --- | --- | --- | --- |
@@ -203,8 +204,8 @@ if not QUICK:
 #
 # Write `shard(n, rank, size)`, which returns the indices from `range(n)` that this rank trains on, as a list or array
 # of ints. `size` is the [**world size**](../docs/learn/glossary.md#world-size), the number of ranks. No index is used
-# twice. **All ranks get the same number of indices**, so the `n % size` left over are dropped. Otherwise, a rank with
-# an additional batch would wait forever.
+# twice. **All ranks get the same number of indices**, so the `n % size` indices left over are dropped. Otherwise, a
+# rank with an extra batch would wait forever.
 #
 # ### Exercise 2 · A learning rate that follows the size
 #
@@ -220,8 +221,7 @@ if not QUICK:
 # ### Exercise 3 · A number of steps that follows the size
 #
 # In one epoch, each digit is used at most once. Write `steps_per_epoch(n, batch, size)`, which returns each rank's
-# number of steps in one epoch, as an int. Each step takes `batch` digits from the rank's share, and only full batches
-# count.
+# steps per epoch, as an int. Each step takes `batch` digits from the rank's share, and only full batches count.
 
 # %%
 # %%writefile work/plan.py
@@ -264,8 +264,8 @@ learning_rate = check(2, "work/plan.py")
 steps_per_epoch = check(3, "work/plan.py")
 
 # %% [markdown]
-# The checks wrote `work/checked/plan.py`, from which scripts import your functions that passed, and the kit's versions
-# of the others. Here is the plan for 1, 2 and 4 ranks.
+# The checks wrote `work/checked/plan.py`, from which the scripts import your functions that passed, and the kit's
+# versions of the rest. Here is the plan for 1, 2 and 4 ranks.
 
 # %% jupyter={"source_hidden": true}
 figure, axis = plt.subplots(figsize=(8, 4))
@@ -289,7 +289,7 @@ plots.show(
 # Besides the table's calls, you need `hvd.rank()`, `hvd.size()` and `hvd.broadcast_variables(list, root_rank=0)`. Keras
 # 3 wraps the TensorFlow variables that Horovod needs, so the list contains the `.value` of each.
 #
-# This file has the parts outside the six steps.
+# This file contains everything outside the six steps.
 
 # %%
 # %%writefile work/train_helpers.py
@@ -362,7 +362,8 @@ def save(model, history, out):
 # %% [markdown]
 # ### Exercise 4 · The distributed script
 #
-# In this training script, six comments that start with `# Horovod:` say what distribution needs. Write these parts.
+# In this training script, six comments that start with `# Horovod:` say what a distributed run needs. Write these
+# parts.
 
 # %%
 # %%writefile work/train_hvd.py
@@ -445,10 +446,10 @@ train_hvd = check(4, "work/train_hvd.py")
 # %% [markdown]
 # ## 4 · Spot the fake {read 5.5, do 11, wait 0.75}
 #
-# Six colleagues have each made a script distributed. All six run and report a loss, but only one is right. The others
-# each contain a fault from a public issue or a tutorial. The scripts have three functions, `start()`, `step(number)`,
-# which trains on batch `number` and returns `{"loss": …, "accuracy": …}`, and `weights()`, which returns a list of
-# NumPy arrays. Here is one; change the letter, `a` to `f`, to read the others.
+# Six colleagues have each written a distributed script. All six run and report a loss, but only one is right. The
+# others each contain a fault from a public issue or a tutorial. The scripts have three functions, `start()`,
+# `step(number)`, which trains on batch `number` and returns `{"loss": …, "accuracy": …}`, and `weights()`, which
+# returns a list of NumPy arrays. Here is one; change the letter, `a` to `f`, to read the others.
 
 # %%
 LINE_UP = DATA / "line-up" / "horovod"
@@ -508,17 +509,17 @@ TESTS = weights_agree, loss_falls, gradient_norms_agree
 # %% [markdown]
 # ### Exercise 5 · The test that convicts
 #
-# What *is* a distributed run? **One step of n ranks equals one step of one process on the digits that the plan gives to
-# all ranks.** Turn this sentence into a test. Write `same_step(ranks, run, one_process, shares, rate)`, which returns
+# What *is* a distributed run? **One step of n ranks equals one step of one process on all the digits that the plan
+# gives them.** Turn this sentence into a test. Write `same_step(ranks, run, one_process, shares, rate)`, which returns
 # `True` or `False`, the same on every rank.
 #
 # - `run` is one of the six scripts. Test its step 0.
 # - `one_process` is `work/serial.py`, with `start(weights)`, `step(chosen, rate)` and `weights()`.
-# - `shares` has, for each rank, the indices of the digits that the plan gives it in step 0, and `rate` is the plan's
-#   learning rate.
+# - `shares` contains, for each rank, the indices of the digits that the plan gives it in step 0, and `rate` is the
+#   plan's learning rate.
 # - Compare the weights of **every** rank, and the loss and accuracy that it reports.
-# - In float32, sums in another order round differently. Allow 1% of the largest change of a weight, and 0.1% in loss
-#   and accuracy.
+# - In float32, sums in a different order round differently. Allow 1% of the largest change in any weight, and 0.1% of
+#   the loss and accuracy.
 # - With the communicator `ranks`, as in lab 00, `ranks.allgather(x)` returns the `x` of all ranks, and `ranks.bcast(x)`
 #   returns rank 0's `x`.
 
@@ -548,8 +549,8 @@ def same_step(ranks, run, one_process, shares, rate):
 
 
 # %% [markdown]
-# The check tries it on runs of a small NumPy network on 1 to 4 ranks. One run is right, five have the faults, and in
-# another, a single rank skips its step.
+# The check tries it on runs of a small NumPy network on 1 to 4 ranks. One run is correct, five have these faults, and
+# in another, a single rank skips its step.
 
 # %% tags=["nbval-check-output"]
 same_step = check(5, "work/same_step.py")
@@ -617,20 +618,19 @@ results.answer(1, "Which fault does each of the five have, and which test finds 
 # %% [markdown]
 # <details><summary>A model answer</summary>
 #
-# - `a`: **no sharding**. Its `tf.data` pipeline has no `shard`, so every rank trains on the same digits. Two
-#   ranks do the work of one ([an issue of 2018](https://github.com/horovod/horovod/issues/223);
-#   with a fixed seed, shuffling doesn't help, as in [TensorFlow's own
-#   benchmarks](https://github.com/tensorflow/benchmarks/pull/151)).
+# - `a`: **no sharding**. Its `tf.data` pipeline has no `shard`, so every rank trains on the same digits. Two ranks do
+#   the work of one ([a 2018 issue](https://github.com/horovod/horovod/issues/223); with a fixed seed, shuffling doesn't
+#   help, as in [TensorFlow's own benchmarks](https://github.com/tensorflow/benchmarks/pull/151)).
 # - `b`: **sum instead of mean**, which multiplies the learning rate by the number of ranks
 #   ([2019](https://github.com/horovod/horovod/issues/843)).
 # - `d`: **no broadcast**. Equal gradients move different networks, so the ranks never agree
 #   ([2018](https://github.com/horovod/horovod/issues/672)).
 # - `e`: **no averaging**. Two lines come from [Horovod's guide for
-#   Keras](https://horovod.readthedocs.io/en/stable/keras.html) and were right with Keras 2. Horovod's optimizer
-#   averages in a method that Keras 3 never calls, so each rank trains its own network, without an error. `c` shows the
+#   Keras](https://horovod.readthedocs.io/en/stable/keras.html) and were correct with Keras 2. Horovod's optimizer
+#   averages in a method that Keras 3 never calls, so each rank trains its own network, without any error. `c` shows the
 #   fix, a training step with a wrapped tape.
-# - `f`: **metrics of one rank**. The training is right, but the reported numbers describe half of it ([the same in TRL,
-#   2024](https://github.com/huggingface/trl/issues/2468)).
+# - `f`: **one rank's metrics**. The training is correct, but the reported numbers describe only half of it ([the same
+#   in TRL, 2024](https://github.com/huggingface/trl/issues/2468)).
 #
 # Comparing weights, the usual advice, finds `d` and `e`. Comparing gradient norms finds only `e`, and a falling loss
 # finds none. `a`, `b` and `f` pass all three.
@@ -648,7 +648,7 @@ results.answer(2, "Why does the test use SGD? What would Adam's first step hide?
 #
 # Adam divides a gradient by its own size, so its first step is as long for a sum as for a mean, and the test would
 # acquit `b`. With SGD, a step is proportional to the gradient. Dropout and augmentation must be off in this test, and
-# batch normalisation sees other statistics on each rank. Test without all three, then add them.
+# batch normalisation sees different statistics on each rank. Test without all three, then add them.
 #
 # </details>
 
@@ -659,8 +659,8 @@ results.answer(2, "Why does the test use SGD? What would Adam's first step hide?
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
-# **Guess first.** By what factor do several ranks raise the images per second of one rank? And on the same cores, is it
-# faster to use several ranks with one thread each, or one process with several threads?
+# **Guess first.** By what factor do several ranks increase the images per second, compared with one? And on the same
+# cores, is it faster to use several ranks with one thread each, or one process with several threads?
 #
 # </div>
 
@@ -705,12 +705,12 @@ print(f"Cores for these ranks: {machine.usable_cores}")
 # compare the line for one rank with section 1, where only the random start and the threads differ. For a ratio, measure
 # alternately.
 #
-# Each rank takes 64 digits per step, so the global batch grows with the ranks, which is called [**weak
+# Each rank takes 64 digits per step, so the global batch grows with the number of ranks, which is called [**weak
 # scaling**](../docs/learn/glossary.md#weak-scaling). The [**scaling
 # efficiency**](../docs/learn/glossary.md#scaling-efficiency) is the images per second of *n* ranks divided by *n* times
-# those of one. How much of the loss is due to Horovod? Ranks on one machine share its memory, caches and clock, so they
-# slow each other down even if they send nothing. The limit is therefore the speed of the same ranks **side by side**,
-# without Horovod.
+# one rank's. How much of the shortfall is due to Horovod? Ranks on one machine share its memory, caches and clock, so
+# they slow each other down even if they send nothing. The limit is therefore the speed of the same ranks **side by
+# side**, without Horovod.
 
 # %%
 # %%writefile work/speed.py
@@ -836,8 +836,9 @@ results.step("ranks", versus, share=round(share(with_horovod, beside).value))
 
 # %% [markdown]
 # The gap between *n* and *side by side* comes from what the ranks share, and no Horovod setting can close it. The gap
-# between *side by side* and *with Horovod* is the cost of averaging, with its messages, waits for the slowest rank, and
-# core time for Horovod's thread. Ranks meet once per step, but the threads of one process meet after every operation.
+# between *side by side* and *with Horovod* is the cost of averaging, which includes messages, waits for the slowest
+# rank, and core time for Horovod's thread. Ranks meet once per step, but the threads of one process meet after every
+# operation.
 
 # %%
 results.answer(3, "What limits the scaling on your machine, and would another library help?", ...)
@@ -858,8 +859,8 @@ results.answer(3, "What limits the scaling on your machine, and would another li
 #
 # ### Exercise 6 · The half-efficiency rate
 #
-# Write `half_rate(n_bytes, ranks, seconds)`, which returns the rate of the wires in **bit/s** at which half of a step
-# is communication, because the all-reduce takes as long as computing the step.
+# Write `half_rate(n_bytes, ranks, seconds)`, which returns the wires' rate in **bit/s** at which half of a step is
+# communication, because the all-reduce takes as long as computing the step.
 #
 # - `n_bytes` is the size of the gradients, which `ranks` ranks (2 or more) add up in a
 #   [**ring**](../docs/learn/glossary.md#ring).
@@ -883,12 +884,12 @@ half_rate = check(6, half_rate)
 # %% [markdown]
 # Now test it with `seconds` from section 5's *side by side*. The kit puts each rank on its own
 # [**node**](../docs/learn/glossary.md#node), a part of this machine's Linux with one network interface, and connects
-# the nodes with cables of the rate that you computed. **Only the wires are emulated**, and the nodes share this
+# the nodes with cables at the rate that you computed. **Only the wires are emulated**, and the nodes share this
 # machine's cores and memory. Where that isn't allowed, you see recorded figures.
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
-# **Guess first.** At that rate, what share of the images per second of *side by side* remains? Your formula says 50%.
+# **Guess first.** At that rate, what share of the *side by side* images per second remains? Your formula says 50%.
 #
 # </div>
 
@@ -936,8 +937,8 @@ results.answer(4, "Does it differ from half? Why can it?", ...)
 #
 # ## 7 · The same with PyTorch {read 2.5, wait 0.4, optional}
 #
-# New projects use PyTorch's DDP, or JAX. Your test knows nothing about Horovod. It needs three functions and MPI's
-# communicator. Here are six PyTorch scripts with the same five faults in another order.
+# New projects use PyTorch's DDP, or JAX. Your test knows nothing about Horovod. It needs only three functions and an
+# MPI communicator. Here are six PyTorch scripts with the same five faults in a different order.
 
 # %%
 no_torch = torch_ranks.obstacle()
@@ -959,12 +960,12 @@ print("passes same step:", *show_verdicts(verdicts))
 
 # %% [markdown]
 # `b.py` contains a common mistake. It wraps the network in DDP, and then calls the network *inside* it,
-# `model.module(…)`, so DDP never learns that there is a backward pass. `init_sync=False` is DDP without a broadcast.
+# `model.module(…)`, so DDP never learns that there is a backward pass. `init_sync=False` turns off DDP's broadcast.
 # Which letter has which fault?
 #
 # <details><summary>A model answer</summary>
 #
-# `a` reports one rank's metrics, `b` averages nothing, `c` broadcasts nothing, `d` sums, `e` doesn't shard, and `f` is
+# `a` reports one rank's metrics, `b` doesn't average, `c` doesn't broadcast, `d` sums, `e` doesn't shard, and `f` is
 # right.
 #
 # </details>
@@ -976,7 +977,7 @@ print("passes same step:", *show_verdicts(verdicts))
 # all-reduces could overlap with the rest of it. Horovod has one [thread](../docs/learn/glossary.md#thread) for all
 # messages. Does it get a core?
 #
-# To see one thing at a time, rank 1 computes nothing, and only answers with zeros (`hvd.join()`). Rank 0 computes on
+# To keep the picture simple, rank 1 computes nothing, and only answers with zeros (`hvd.join()`). Rank 0 computes on
 # one thread, and may use one core or all.
 
 # %%
@@ -1161,13 +1162,13 @@ except RankError as error:
 # %% [markdown]
 # If a distributed run goes silent, look for *Missing ranks*. Below it, `0: [accuracy]` means that rank 0 has not
 # submitted the accuracy. If shares can't be equal, `hvd.join()` lets a rank finish early. In case a rank dies, write
-# checkpoints. After a restart, rank 0 reads the last one, and step 5 sends it to any number of ranks.
+# checkpoints. After a restart, rank 0 reads the latest one, and step 5 sends it to any number of ranks.
 #
-# **On a cluster**, a launcher places the ranks. Two ranks on one core make a run slow without an error, so have the
+# **On a cluster**, a launcher places the ranks. Two ranks on one core slow a run down without any error, so have the
 # launcher print the placement. Older versions of Open MPI take `-np 4 -cpus-per-proc 10 -map-by socket
 # --report-bindings` (Open MPI 5, `--map-by socket:PE=10`); MPICH takes `-n 4 -bind-to core:10 -map-by socket` and
-# `HYDRA_TOPO_DEBUG=1`, and Intel MPI prints the same with `I_MPI_DEBUG=5`. With one rank per socket and one thread per
-# core, each rank reads its own memory.
+# `HYDRA_TOPO_DEBUG=1`, and Intel MPI prints it with `I_MPI_DEBUG=5`. With one rank per socket and one thread per core,
+# each rank reads local memory.
 
 # %% [markdown]
 # ## Questions {read 2}
@@ -1193,28 +1194,28 @@ except RankError as error:
 #    many steps. Beyond a certain batch size, the rule fails, as noise is no longer the limit (lab 08).
 # 3. Make it a function of the step and `hvd.size()`, with a warm-up, as in exercise 2.
 # 4. `hvd.rank()` returns the rank, from 0 to `hvd.size() - 1`. By convention, rank 0 writes files. `hvd.local_rank()`
-#    returns its number on one machine, and selects its GPU.
+#    returns its number on its machine, which selects its GPU.
 # 5. An epoch is a fixed number of digits, and each step now uses `size` batches.
 # 6. Compute `n // size // batch`, as in exercise 3. All ranks must get the same number.
-# 7. See section 5. Ask what the speed-up cost in core-seconds, and how many more epochs more ranks need for the same
-#    accuracy.
+# 7. See section 5. Ask what the speed-up cost in core-seconds, and how many additional epochs more ranks need for the
+#    same accuracy.
 #
 # </div>
 
 # %% [markdown] tags=["instructor"]
 # <div class="alert alert-block alert-warning" style="color: black">
 #
-# **For the instructor.** **Timing** Section 4 is the heart, so be there by minute 28. Anyone still in exercise 4 then
+# **For the instructor.** **Timing** Section 4 matters most, so reach it by minute 28. Anyone still on exercise 4 then
 # continues with the kit's solution. Don't reveal the faults. Let the room vote by letter (guess 1) before the launch.
 #
-# **Exercise 5** Most people start one process with random weights, or compare only rank 0. A common half-solution
+# **Exercise 5** Most people start the one process with random weights, or compare only rank 0. A common half-solution
 # ignores the metrics, which acquits `f`.
 #
 # **Other machines** On one core, two ranks take turns, so *side by side* is about one rank's speed, or a little more
 # with two hardware threads, as on most servers with 2 vCPUs. Section 8's pictures then look alike. With 64 cores,
 # `several` stays 4, so set it to 16 and watch the batch grow. With P and E cores, the slowest rank sets the pace. With
-# two NUMA nodes, ask for one rank per socket. On Arm, everything runs. Section 6 shows recorded figures without user
-# namespaces, and section 7 without PyTorch.
+# two NUMA nodes, ask for one rank per socket. On Arm, everything runs. Without user namespaces, section 6 shows
+# recorded figures, as does section 7 without PyTorch.
 #
 # **What goes wrong** Without exercises 1 to 3, exercise 4 fails with `No module named 'checked'`. Run their checks
 # once.
@@ -1230,7 +1231,7 @@ except RankError as error:
 #   equal weights and equal norms prove less.
 # - If ranks take different numbers of steps, the run hangs.
 # - Compare scaling with the same ranks side by side, as no library can be faster.
-# - The bytes of gradients, the ranks and the seconds of computing determine which network training needs.
+# - The gradients' size, the number of ranks and the computing time determine what network training needs.
 
 
 # %%
