@@ -11,14 +11,14 @@
 # %% [markdown]
 # # 06 · How gradients travel: watch your messages
 #
-# Each step of data-parallel training ends with a sum over all processes. The way this sum is computed decides how far
+# Each step of data-parallel training ends with a sum over all processes. How this sum is computed determines how far
 # training scales. On 512 GPUs, Horovod reached a scaling efficiency of 90% with ResNet-101, but only 68% with VGG-16
 # ([its published benchmarks](https://horovod.readthedocs.io/en/stable/benchmarks_include.html)).
 #
 # **You will** write this sum of [**gradients**](../docs/learn/glossary.md#gradient) over all
 # [**ranks**](../docs/learn/glossary.md#rank) twice, with [**parameter
 # servers**](../docs/learn/glossary.md#parameter-server) and as a [**ring**](../docs/learn/glossary.md#ring). You will
-# watch your messages, predict their time, and break the network with a slow wire, a switch that drops packets, and two
+# watch your messages, predict their times, and break the network with a slow wire, a switch that drops packets, and two
 # racks.
 #
 # **Time** {minutes}
@@ -63,7 +63,7 @@ DEADLOCK_S = 2 if QUICK else 4  # section 1
 # In [**data parallelism**](../docs/learn/glossary.md#data-parallelism), each rank has a copy of the network and a share
 # of the [**batch**](../docs/learn/glossary.md#batch). It computes a gradient with one number per weight. Before the
 # weights are updated, every rank needs the *sum* of all gradients, or their mean. This operation is an
-# [**all-reduce**](../docs/learn/glossary.md#all-reduce). How much does it send? Each weight is a float32 of 4 bytes.
+# [**all-reduce**](../docs/learn/glossary.md#all-reduce). How much does it send? Each weight is a 4-byte float32.
 
 # %% tags=["nbval-check-output"]
 # Weights in millions: https://keras.io/api/applications. Billions of multiplications in the
@@ -81,8 +81,8 @@ for name, (weights, multiplications) in NETWORKS.items():
 
 # %% [markdown]
 # Per multiplication, VGG-16 sends 1.6 times as many bytes as ResNet-101. `mpi4py` lets Python call
-# [**MPI**](../docs/learn/glossary.md#mpi), the Message Passing Interface. Its capitalised methods send NumPy arrays as
-# they are in memory, into an array that the receiver provides.
+# [**MPI**](../docs/learn/glossary.md#mpi), the Message Passing Interface. Its capitalised methods send NumPy arrays
+# straight from memory into an array that the receiver provides.
 
 # %%
 # %%writefile work/messages.py
@@ -211,8 +211,8 @@ if __name__ == "__main__":
 #
 # At the end, `total` contains the sum **on every rank**, and `gradient` is unchanged. The function must work with any
 # number of ranks and any length, even with empty chunks. Use only messages from rank to rank (no `Allreduce` or
-# `Bcast`) and only the communicator `ranks`, which may have other ranks than `MPI.COMM_WORLD`, in another order. The
-# arrays are float32.
+# `Bcast`) and only the communicator `ranks`, whose ranks and order may differ from `MPI.COMM_WORLD`'s. The arrays are
+# float32.
 #
 # Don't allocate new arrays. Receive into `buffer`, which is as long as `gradient`, or into `total`, and add in place
 # with `+=`. `buffer[:k]` is a view of the first `k` numbers, not a copy.
@@ -352,9 +352,9 @@ ring = check(2, "work/ring.py")
 # ## 4 · Watch your messages {read 4.5, wait 0.1}
 #
 # Now each rank gets its own [**node**](../docs/learn/glossary.md#node), which Linux creates as a [**network
-# namespace**](../docs/learn/glossary.md#network-namespace). A wire of 100 Mbit/s leads from each node to a switch.
-# **Only the wires are emulated.** The nodes share the machine's cores and memory, which is why the wires are slow. If
-# your machine doesn't allow this, your ring runs in memory, and the figures for the wires are recorded.
+# namespace**](../docs/learn/glossary.md#network-namespace). A 100 Mbit/s wire connects each node to a switch. **Only
+# the wires are emulated.** The nodes share the machine's cores and memory, which is why the wires are slow. If your
+# machine doesn't allow this, your ring runs in memory, and the wire figures are from a recording.
 
 # %%
 no_wires = obstacle()
@@ -504,8 +504,8 @@ draw({"Your ring: chunk → receiver": mine})
 #
 # ### A ring that passes every check
 #
-# A colleague's ring uses no `Sendrecv`. To avoid the deadlock of section 1, rank 0 sends first, and all others receive
-# first. The sums, messages and bytes are right.
+# A colleague's ring does without `Sendrecv`. To avoid section 1's deadlock, rank 0 sends first, and all the others
+# receive first. The sums, messages and bytes are right.
 
 # %%
 # %%writefile work/colleague.py
@@ -567,13 +567,14 @@ results.answer(1, "What do the colleague's ranks wait for?", ...)
 # seen["broken"]["messages"]})`. What changes?
 
 # %% [markdown]
-# ## 5 · A model of 15 lines {read 4, wait 1.4}
+# ## 5 · A 15-line model {read 4, wait 1.4}
 #
 # The [**latency-bandwidth model**](../docs/learn/glossary.md#latency-bandwidth-model) describes a network with two
 # numbers, the [**latency**](../docs/learn/glossary.md#latency) of a message and the
 # [**bandwidth**](../docs/learn/glossary.md#bandwidth) of a wire in each direction. The rate of *adding* is a third
-# number. To measure them, we send a short and a long message to the next rank, and compute a sum. The long message has
-# 1.5 gradients, which a rank of your ring sends too. This sets the ring's limit and makes it the model's easiest test.
+# number. To measure them, we send a short and a long message to the next rank, and compute a sum. The long one is 1.5
+# gradients, just what each rank of your ring sends. Its time is the ring's limit, so the ring is the model's easiest
+# test.
 
 
 # %%
@@ -601,7 +602,7 @@ print(f"adding {adding / 1e6:.1f} GB/s")
 
 # %% [markdown]
 # The model needs to know who sends what to whom, and what must wait for what. Your recording contains both. A message
-# belongs to the round after the last one in which its sender had received something.
+# belongs to the round after the last one in which its sender received something before sending it.
 
 
 # %%
@@ -621,8 +622,8 @@ for whose, rounds in {"yours": my_rounds, "the colleague's": their_rounds}.items
     print(f"{whose}: {len(rounds)} rounds; messages: {', '.join(str(len(r)) for r in rounds)}")
 
 # %% [markdown]
-# In the model, the busiest cable decides how long a round takes. A wire is two cables, one *from* its node and one *to*
-# it.
+# In the model, the busiest cable determines how long a round takes. A wire counts as two cables, *from* its node and
+# *to* it.
 
 
 # %%
@@ -687,7 +688,7 @@ results.compare_guess(2, longer)
 #
 # ## 6 · A slow wire {read 2.5, wait 1.3}
 #
-# Now the node of rank 2 gets a wire with half the rate.
+# Now rank 2's node gets a wire at half the rate.
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
@@ -744,9 +745,9 @@ results.answer(2, "Why does one slow wire slow all ranks, and why not the server
 # <details><summary>A model answer</summary>
 #
 # In each step, every rank needs a chunk from its left neighbour, so a delay reaches the next rank one step later, and
-# all ranks after n − 1 steps. From then on, the ring runs at the pace of its slowest link. The wire of a single server
-# is busy with three gradients. A slow worker sends only one, which takes less time even at half the rate. The server
-# would be slower if *its* wire were slow.
+# all ranks after n − 1 steps. From then on, the ring runs at the pace of its slowest link. A single server's wire is
+# busy with three gradients. A slow worker sends only one, which takes less time even at half the rate. The server would
+# be slower if *its* wire were slow.
 #
 # </details>
 
@@ -767,8 +768,8 @@ for name, ms in predictions.items():
     print(f"{name} predicted: {ms:.1f} ms")
 
 # %% [markdown]
-# So far, the switch could store packets for up to 100 ms. Real switches often store far less. The next one stores 12 kB
-# per wire, about 8 packets, and drops what doesn't fit.
+# Until now, the switch could store packets for up to 100 ms. Real switches often store far less. The next one stores 12
+# kB per wire, about 8 packets, and drops what doesn't fit.
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
@@ -803,8 +804,8 @@ server_messages = stored.data["shallow"] if no_wires else seen["n servers, shall
 draw({"n servers, shallow queue: chunk → receiver": server_messages})
 
 # %% [markdown]
-# **Why were we wrong?** The model knows cables but not queues. On average, three senders share a server's wire evenly.
-# But their bursts meet in its queue. In a deep queue they wait, and a shallow one overflows. This is
+# **Why were we wrong?** The model has cables but no queues. On average, three senders share a server's wire evenly. But
+# their bursts meet in its queue. In a deep queue they wait, and a shallow one overflows. This is
 # [**incast**](../docs/learn/glossary.md#incast), first described for storage ([Phanishayee et al.
 # 2008](https://www.usenix.org/events/fast08/tech/phanishayee.html)). TCP sends a lost packet again when later ones
 # reveal the loss, or after a timeout of at least 200 ms in Linux. Which pushes ended late, and by how much? A server
@@ -817,9 +818,9 @@ results.answer(3, "Why do rings survive where n servers don't, with equal bytes?
 # <details><summary>A model answer</summary>
 #
 # In a ring, only one rank ever sends to a given rank. If all wires have the same rate, it sends no faster than the
-# receiver's wire empties the queue. Servers receive from all ranks at once, so bursts meet. MPI exchanges data in
-# changing pairs. The next partner may start to send before a pair has finished, which is probably why MPI loses a few
-# packets, sometimes enough to matter.
+# receiver's wire empties the queue. Servers receive from all ranks at once, so bursts meet. In `MPI_Allreduce`, ranks
+# keep changing partners. The next partner may start to send before a pair has finished, which is probably why MPI loses
+# a few packets, sometimes enough to matter.
 #
 # </details>
 
@@ -832,9 +833,9 @@ results.answer(3, "Why do rings survive where n servers don't, with equal bytes?
 # ```mermaid
 # flowchart TB
 #     accTitle: Four nodes in two racks
-#     accDescr: Wires of 1 Gbit/s lead to a switch in each rack, and uplinks of 100 Mbit/s to a switch above.
-#     top["switch"] -- "uplink, 100 Mbit/s" --- r0["switch of rack 0"]
-#     top -- "uplink, 100 Mbit/s" --- r1["switch of rack 1"]
+#     accDescr: 1 Gbit/s wires lead to a switch in each rack, and 100 Mbit/s uplinks to a switch above.
+#     top["switch"] -- "uplink, 100 Mbit/s" --- r0["rack 0 switch"]
+#     top -- "uplink, 100 Mbit/s" --- r1["rack 1 switch"]
 #     r0 -- "1 Gbit/s" --- n0(["node 0"])
 #     r0 --- n1(["node 1"])
 #     r1 --- n2(["node 2"])
@@ -852,7 +853,7 @@ results.answer(3, "Why do rings survive where n servers don't, with equal bytes?
 # %% [markdown]
 # <div class="alert alert-block alert-info" style="color: black">
 #
-# **Guess first.** Count the bytes that cross an uplink in one direction. How many times faster are two levels than the
+# **Guess first.** Count the bytes that cross an uplink in one direction. How many times faster is *two levels* than the
 # ring by rack?
 #
 # </div>
@@ -898,10 +899,10 @@ print(f"The ring by rack reaches {crossed} of its limit, the uplinks.")
 results.compare_guess(5, levels)
 
 # %% [markdown]
-# The order of the ranks is part of an algorithm. If a launcher assigns ranks to the racks alternately, the same script
-# sends twice as many bytes over the uplinks. Slurm's `--distribution=block` and `cyclic`
+# The order of the ranks is part of an algorithm. If a launcher alternates between the racks, the same script sends
+# twice as many bytes over the uplinks. Slurm's `--distribution=block` and `cyclic`
 # ([documentation](https://slurm.schedmd.com/sbatch.html#OPT_distribution)) make the same difference one level down,
-# where the ranks of a node share its wire. Like two levels, MPI exchanges data with near ranks first (section 9).
+# where a node's ranks share its wire. Like *two levels*, MPI exchanges data with nearby ranks first (section 9).
 
 # %%
 results.answer(4, "Your cluster has racks. What do you check before you blame the network?", ...)
@@ -910,7 +911,7 @@ results.answer(4, "Your cluster has racks. What do you check before you blame th
 # <details><summary>A model answer</summary>
 #
 # First check the order of ranks. Neighbours in the ring belong in the same rack, so that each uplink carries one chunk
-# per step and direction. Then consider the algorithm. Two levels send one gradient over an uplink, and the ring by rack
+# each way per step. Then consider the algorithm. *Two levels* sends one gradient over an uplink, and the ring by rack
 # sends 1.5. Finally, look for a slow wire (section 6) and retransmitted packets (section 7).
 #
 # </details>
@@ -918,14 +919,14 @@ results.answer(4, "Your cluster has racks. What do you check before you blame th
 # %% [markdown]
 # ## 9 · Which algorithm does MPI use? {read 4, do 7, optional}
 #
-# MPI libraries have two more algorithms, for numbers of ranks that are powers of two:
+# MPI libraries have two more algorithms, for power-of-two rank counts:
 #
 # - [**Recursive doubling**](../docs/learn/glossary.md#recursive-doubling). In round 0, neighbours exchange their
 #   *whole* gradients and add them. In round 1, the partners are 2 apart, then 4, and so on.
 # - [**Recursive halving**](../docs/learn/glossary.md#recursive-halving). In round 0, neighbours exchange *half* of the
-#   gradient, and each gets the half that it will add up. In round 1, they exchange half of that half with the rank that
-#   is 2 apart, and so on, until each rank has one complete chunk. Then these rounds run backwards, without adding, to
-#   gather the chunks.
+#   gradient, and each gets the half that it will add up. In round 1, they exchange half of that half with the rank 2
+#   away, and so on, until each rank has one complete chunk. Then these rounds run backwards, without adding, to gather
+#   the chunks.
 #
 # ### Exercise 3 · Recursive halving
 #
@@ -952,8 +953,8 @@ def halving(n, n_bytes):
 halving = check(3, halving)
 
 # %% [markdown]
-# Which prediction fits `MPI_Allreduce` on four nodes? On one switch, two algorithms send equally many bytes, but the
-# racks tell them apart.
+# Which prediction fits `MPI_Allreduce` on four nodes? On one switch, two algorithms send the same number of bytes, but
+# the racks tell them apart.
 
 # %%
 doubling = [[(rank, rank ^ distance, GRADIENT) for rank in ranks4] for distance in (1, 2)]
@@ -983,11 +984,11 @@ results.answer(5, "Which algorithm does MPI_Allreduce use?", ...)
 #
 # ### Beyond this machine
 #
-# This is a model, not a measurement, for one rank per node, without sums.
+# This is a model, not a measurement. It assumes one rank per node and ignores the sums.
 #
 # $$T = \text{rounds} \cdot \text{latency} + \text{gradients} \cdot \frac{S}{\text{bandwidth}}$$
 #
-# Latency and bandwidth are published for two networks of one cluster ([OSU benchmarks,
+# Latency and bandwidth are published for two networks in one cluster ([OSU benchmarks,
 # 2021](https://gist.github.com/jfgrimm/3af692a5475bdd4ed836b5a18197a209)).
 
 # %% tags=["nbval-check-output"]
@@ -1010,7 +1011,7 @@ for network, (seconds, rate) in PUBLISHED.items():
         print(f"{name:20}{cells}")
 
 # %% [markdown]
-# Sending few bytes wins for large gradients. For small ones, few rounds can win, as doubling does on InfiniBand. On
+# Sending fewer bytes wins for large gradients. For small ones, fewer rounds can win, as doubling does on InfiniBand. On
 # Gigabit Ethernet, halving wins even with 8 kB. Rings are among the algorithms that training libraries choose from
 # ([NCCL](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-algo),
 # [Gloo](https://github.com/pytorch/gloo/blob/main/docs/algorithms.md)). They work with any number of ranks, and on any
@@ -1032,11 +1033,11 @@ for network, (seconds, rate) in PUBLISHED.items():
 # - With `ranks.Allgather(mine, everybody)`, each rank gets all rows, to apply its neurons to them.
 # - Then each rank has its neurons' results for all rows, and needs all neurons' results for its own rows. This exchange
 #   is an [**all-to-all**](../docs/learn/glossary.md#all-to-all), `ranks.Alltoall(send, receive)`. It cuts `send` into
-#   `n` equal blocks *as they are in memory*, and sends block *r* to rank *r*. `receive` gets one block from each rank,
+#   `n` equal blocks *as laid out in memory*, and sends block *r* to rank *r*. `receive` gets one block from each rank,
 #   in rank order.
 #
-# Use any messages and collectives, but send no more bytes than these two exchanges. All ranks have equally many rows
-# and equally many neurons, in float32. Use only `ranks`, and don't change the arrays in place.
+# Use any messages and collectives, but send no more bytes than these two exchanges. All ranks have the same number of
+# rows and the same number of neurons, in float32. Use only `ranks`, and don't change the arrays in place.
 
 # %%
 # %%writefile work/dense.py
@@ -1066,9 +1067,9 @@ def split_dense(ranks, x, weights, bias):
 dense = check(4, "work/dense.py")
 
 # %% [markdown]
-# The batch column counts the images of all ranks. If you cut the batch, each rank sends the gradient of all weights in
-# a ring. If you cut the neurons, it sends rows and results in the forward pass, and as much again in the backward pass.
-# Which is less?
+# The batch column gives the number of images on all ranks together. If you cut the batch, each rank sends the gradient
+# of all weights in a ring. If you cut the neurons, it sends rows and results in the forward pass, and as much again in
+# the backward pass. Which is less?
 
 # %%
 n = 8  # ranks
@@ -1083,18 +1084,17 @@ for name, inputs, neurons in (
         print(f"{name:28}{batch:>6}{by_batch / 1e6:>16,.1f}{by_neurons / 1e6:>17,.1f}")
 
 # %% [markdown]
-# With a wide layer and a small batch, cut the layer. Convolutions have few weights and many activations, so CNNs are
-# trained data-parallel. For language models, [**tensor parallelism**](../docs/learn/glossary.md#tensor-parallelism)
-# cuts layers too, but all ranks have the same rows and all-reduce the results.
-# [**FSDP**](../docs/learn/glossary.md#fsdp) and [**ZeRO**](../docs/learn/glossary.md#zero) split your ring into its two
-# phases (lab 11), and [**pipeline parallelism**](../docs/learn/glossary.md#pipeline-parallelism) gives each rank some
-# layers.
+# With a wide layer and a small batch, cut the layer. Convolutions have few weights and many activations, so CNNs use
+# data parallelism. For language models, [**tensor parallelism**](../docs/learn/glossary.md#tensor-parallelism) cuts
+# layers too, but all ranks have the same rows and all-reduce the results. [**FSDP**](../docs/learn/glossary.md#fsdp)
+# and [**ZeRO**](../docs/learn/glossary.md#zero) split your ring into its two phases (lab 11), and [**pipeline
+# parallelism**](../docs/learn/glossary.md#pipeline-parallelism) gives each rank some layers.
 
 # %% [markdown]
 # ## 11 · Send less, and send it in time {read 3, optional}
 #
-# **Send less.** [**Gradient compression**](../docs/learn/glossary.md#gradient-compression) sends numbers of fewer bits,
-# such as [**FP16**](../docs/learn/glossary.md#fp16) (lab 07), or fewer numbers. For example,
+# **Send less.** [**Gradient compression**](../docs/learn/glossary.md#gradient-compression) sends numbers with fewer
+# bits, such as [**FP16**](../docs/learn/glossary.md#fp16) (lab 07), or fewer numbers. For example,
 # [**top-k**](../docs/learn/glossary.md#top-k) sends the *k* numbers that are largest in magnitude, each with its index.
 # They can't be added on the way, so each rank sends its pairs to every other rank. The numbers that aren't sent are
 # added to the next gradient. Without this [**error feedback**](../docs/learn/glossary.md#error-feedback), weights with
@@ -1103,9 +1103,9 @@ for name, inputs, neurons in (
 # **Send it in time.** In the [**backward pass**](../docs/learn/glossary.md#backward-pass), the gradient of the *last*
 # layer is ready first. If it is sent while the next one is computed, communication and computation
 # [**overlap**](../docs/learn/glossary.md#overlap) (lab 11). But the next [**forward
-# pass**](../docs/learn/glossary.md#forward-pass) begins with the *first* layer. In order of arrival, its gradient waits
-# behind the largest one (411 of 554 MB in VGG-16's first dense layer). Intel's MLSL, now oneCCL, therefore cut long
-# messages into chunks and sent urgent ones first (Sridharan et al. 2018, [arXiv
+# pass**](../docs/learn/glossary.md#forward-pass) begins with the *first* layer. In a first-in, first-out queue, its
+# gradient waits behind the largest one (411 of 554 MB in VGG-16's first dense layer). Intel's MLSL, now oneCCL,
+# therefore cut long messages into chunks and sent urgent ones first (Sridharan et al. 2018, [arXiv
 # 1801.08030](https://arxiv.org/abs/1801.08030)).
 
 # %% [markdown]
@@ -1113,8 +1113,8 @@ for name, inputs, neurons in (
 #
 # 1. Is there a best ratio of parameter servers to workers?
 # 2. A ring gives the average to every rank. Who does the server's work?
-# 3. Which communication do data parallelism and model parallelism (section 10) need?
-# 4. What did authors of scripts gain when Horovod replaced TensorFlow's parameter servers with MPI?
+# 3. What communication do data parallelism and model parallelism (section 10) need?
+# 4. What did script authors gain when Horovod replaced TensorFlow's parameter servers with MPI?
 # 5. Why is Horovod's efficiency on 512 GPUs 90% with ResNet-101, but only 68% with VGG-16?
 # 6. With top-k (section 11), a rank sends 1% of the numbers. Above how many ranks is that more than a ring sends in
 #    float32?
@@ -1142,7 +1142,7 @@ for name, inputs, neurons in (
 #
 # **For the instructor · Timing, and what goes wrong**
 #
-# At minute 40, anyone still in exercise 2 should take its solution.
+# At minute 40, anyone still on exercise 2 should take its solution.
 #
 # In exercise 1, blocking pulls hang with the long array, where two servers send to each other. In exercise 2,
 # `chunks[i] = chunks[i] + buffer` leaves `total` unchanged. In exercise 3, halve `n_bytes` before the first round. In
@@ -1151,8 +1151,8 @@ for name, inputs, neurons in (
 # On other machines:
 #
 # - With one core, figures may be marked as not valid. Don't use them to test the model.
-# - Other CPUs change only the rate of adding, as the wires are the limit.
-# - Chance decides how many packets a shallow queue drops, and whether MPI suffers.
+# - On other CPUs, only the rate of adding differs, as the wires are the limit.
+# - How many packets a shallow queue drops, and whether MPI suffers, is down to chance.
 #
 # </div>
 
@@ -1161,10 +1161,10 @@ for name, inputs, neurons in (
 #
 # - An all-reduce is a reduce-scatter followed by an all-gather. A ring does both in 2(n − 1) steps, and each rank sends
 #   less than two gradients, whatever n is.
-# - Right sums and bytes don't make a fast ring. Look at who waits for whom.
+# - Correct sums and byte counts don't make a fast ring. Look at who waits for whom.
 # - A ring is as slow as its slowest link. It avoids incast, as each rank receives from one rank only.
-# - The order of ranks decides what an uplink carries.
-# - A model with three measured numbers predicts times until something that it lacks, such as a queue, decides.
+# - The order of ranks determines what an uplink carries.
+# - A model with three measured numbers predicts times until something that it lacks, such as a queue, matters.
 
 # %% jupyter={"source_hidden": true}
 if not no_wires:
