@@ -11,19 +11,19 @@
 # %% [markdown]
 # # 00 · Welcome: how fast is your machine?
 #
-# **You will** make one matrix multiplication (*matmul*) thousands of times faster than in plain Python, find out how
-# far your machine's limit still is, and split the matmul between two processes. Networks spend most of their time in
+# **You will** make one matrix multiplication (*matmul*) thousands of times faster than in plain Python, measure how far
+# that is from your machine's limit, and split the matmul between two processes. Networks spend most of their time in
 # matmuls.
 #
 # **Why CPUs?** Large networks are mostly trained on GPUs. There are three reasons to know what CPUs can do:
 #
 # - **Large models.** DeepSeek-R1's 671 billion parameters fit into the memory of one server, whose two Xeon 6 CPUs
-#   generated a token every 68 ms, with weights in 8 bits ([Intel's figure,
+#   generated a token every 68 ms, with 8-bit weights ([Intel's figure,
 #   2025](https://lmsys.org/blog/2025-07-14-intel-xeon-optimization)).
 # - **Classic machine learning.** K-Means took 7.4 s instead of 192.1 s with a faster library ([Intel's own
 #   notebook](https://github.com/uxlfoundation/scikit-learn-intelex/blob/main/examples/notebooks/kmeans.ipynb)).
-# - **Settings decide.** The same 18 cores trained ResNet-50 at 5.48 images/s, and at 33.62 with another build of
-#   TensorFlow and other settings, in a published comparison (lab 03).
+# - **Settings matter.** The same 18 cores trained ResNet-50 at 5.48 images/s, and at 33.62 with a different TensorFlow
+#   build and settings, in a published comparison (lab 03).
 #
 # **Time** {minutes}
 #
@@ -69,22 +69,22 @@ GFLOP = 2 * N**3 / 1e9  # N×N results, each of N multiplications and N addition
 # %% [markdown]
 # ## 1 · Is this machine ready? {read 3, wait 0.1}
 #
-# The doctor prints the machine, what needs attention, and which labs can run. *data* only means that MNIST isn't
+# The doctor prints the machine, what needs attention, and which labs can run. *data* only means that MNIST hasn't been
 # downloaded yet.
 
 # %%
 print(summary(examine(quick=True)))
 
 # %% [markdown]
-# Two facts matter in every lab: the number of [**cores**](../docs/learn/glossary.md#core) that this notebook can really
-# use, and their [**instruction sets**](../docs/learn/glossary.md#instruction-set), such as
+# Two facts matter in every lab: the number of [**cores**](../docs/learn/glossary.md#core) that this notebook can
+# actually use, and their [**instruction sets**](../docs/learn/glossary.md#instruction-set), such as
 # [AVX-512](../docs/learn/glossary.md#avx-512). Two *hardware threads* of one core share its arithmetic units, so they
-# count as one core. Some virtual machines show them as two; the doctor warns if two of them at once do hardly more work
+# count as one core. Some virtual machines show them as two; the doctor warns if two together do hardly any more work
 # than one alone.
 #
-# **In a room with an instructor**, enter the address and code of the board. Nothing is sent unless you join, and the
-# cell prints everything that will ever be sent. `./lab hand` in a terminal (*File*, *New*, *Terminal*) raises your
-# hand, and `./lab leave` deletes your data from the board. If you work alone, skip the cell.
+# **In a room with an instructor**, enter the board's address and code. Nothing is sent unless you join, and the cell
+# prints everything that will ever be sent. `./lab hand` in a terminal (*File*, *New*, *Terminal*) raises your hand, and
+# `./lab leave` deletes your data from the board. If you work alone, skip the cell.
 
 # %%
 ADDRESS = ""  # such as "http://192.168.1.5:8500"
@@ -123,14 +123,14 @@ print("NumPy computes the same:", np.allclose(first, (a @ b)[0], rtol=1e-4))
 # %% [markdown]
 # How fast could it be? A core multiplies fastest with **FMA** instructions (fused multiply-add), which multiply two
 # registers and add the product to a third. A register has several **lanes** with one number each, and a core starts one
-# or more FMAs in each cycle of its clock. For numbers of 32 bits ([FP32](../docs/learn/glossary.md#fp32)):
+# or more FMAs in each clock cycle. For 32-bit numbers ([FP32](../docs/learn/glossary.md#fp32)):
 #
 # | core | lanes | FMAs per cycle |
 # | --- | ---: | ---: |
-# | Intel with AVX2 (from Haswell), AMD Zen 2 and Zen 3 | 8 | 2 |
+# | Intel with AVX2 (since Haswell), AMD Zen 2 and Zen 3 | 8 | 2 |
 # | Intel Xeon with AVX-512 (most models) | 16 | 2 |
-# | Intel Core with AVX-512, and AMD Zen 4, whose units have 256 bits | 16 | 1 |
-# | AMD Zen 5 in servers and desktops (in most laptops, as Zen 4) | 16 | 2 |
+# | Intel Core with AVX-512, and AMD Zen 4, with 256-bit units | 16 | 1 |
+# | AMD Zen 5 in servers and desktops (in most laptops, like Zen 4) | 16 | 2 |
 # | Arm Neoverse N1 and N2; V1 and V2 | 4 | 2; 4 |
 # | Apple M1 to M4, in a Linux virtual machine | 4 | 4 |
 #
@@ -167,8 +167,8 @@ paper_peak = check(1, paper_peak)
 #
 # Now enter your machine's numbers. `!lscpu` in a cell of your own prints the CPU's name. It rarely names the
 # generation, so search the web for the name, or keep `fmas = 2`, which section 3 checks. The reported clock can be
-# wrong, because cores speed up while few of them work, and slow down when hot. Many virtual machines report a nominal
-# clock, and Arm CPUs none, for which the cell assumes 2.5 GHz.
+# wrong, because cores speed up when few are busy, and slow down when hot. Many virtual machines report a nominal clock;
+# Arm CPUs report none, so the cell assumes 2.5 GHz.
 
 # %%
 lanes = 16 if "AVX-512" in machine.isa else 8 if "AVX2" in machine.isa else 4
@@ -184,10 +184,10 @@ print(f"Plain Python reached about {2 * N**2 / seconds / 1e9:.1g} GFLOP/s.")
 # %% [markdown]
 # ## 3 · NumPy, on one thread and on all cores {read 4.5, do 2, wait 0.4}
 #
-# NumPy's `a @ b` calls OpenBLAS, a library in C and assembly language. It computes blocks that fit into registers and
-# caches, with a [thread](../docs/learn/glossary.md#thread) on each core. The cell also runs nothing but FMAs on
-# registers, on all cores. No matmul can be faster, so this is called the *limit*. Without a C compiler, and on Arm, the
-# paper peak is used instead. Then a share above 100% means that `ghz` or `fmas` is too small.
+# NumPy's `a @ b` calls OpenBLAS, a library in C and assembly language. It works on blocks that fit into registers and
+# caches, with a [thread](../docs/learn/glossary.md#thread) on each core. The cell also times pure FMAs on registers, on
+# all cores. No matmul can be faster, so their speed is called the *limit*. Without a C compiler, and on Arm, the paper
+# peak is used instead. Then a share above 100% means that `ghz` or `fmas` is too small.
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
@@ -232,12 +232,11 @@ print("All cores vs 1 thread:", compare(fp32["NumPy, all cores"], fp32["NumPy, 1
 results.compare_guess(1, fp32["NumPy, all cores"])
 
 # %% [markdown]
-# **How to read this.** Each variant ran once per round, in changing order. A figure is the median of its rounds, with
-# an interval. *Faster* means that the interval of the rounds' ratios lies above 1; [a few of these verdicts will be
+# **How to read this.** Each variant ran once per round, in varying order. A figure is the median of its rounds, with an
+# interval. *Faster* means that the interval for the ratio lies above 1; [a few of these verdicts will be
 # wrong](../docs/learn/glossary.md#confidence-interval).
 #
-# **Why were we wrong?** The limit helps. Its speed, divided by the paper peak at 1 GHz, is the clock that the cores
-# had.
+# **Why were we wrong?** The limit helps. Its speed, divided by the paper peak at 1 GHz, is the cores' actual clock.
 
 # %%
 python, one, every, top = (fp32[name] for name in variants)
@@ -256,17 +255,17 @@ print(f"Multiply-adds per cycle that a core can do: {lanes * fmas}")
 print(f"Together, a factor of {cycles * lanes * fmas:,.0f} on one core")
 
 # %% [markdown]
-# That factor on one core, times the cores and the share that all cores reach, is about the factor of *all cores vs
+# That factor on one core, times the number of cores and the share they reach, is about the factor for *all cores vs
 # plain Python* above.
 #
 # Is the measured clock plausible? Compare it with the highest clock in your CPU's data sheet. If the measured clock is
 # about twice that, `fmas` is too small. If it is about half or less, `fmas` is too large, or your two cores are one,
-# which the doctor warns about. Then add `cores = 1` at the top of the cell that sets `lanes`. Run the cells from there
-# again.
+# which the doctor warns about. Then add `cores = 1` at the top of the cell that sets `lanes`, and rerun the cells from
+# there.
 #
 # **Where do Python's cycles go?** For each `c[i][j] += a[i][k] * b[k][j]`, Python looks up lists, checks types, and
-# creates objects for the product and the sum. It also waits for memory, as `b[k][j]` is in another list for each `k`.
-# In a cell of your own, transpose `columns`, change the function to read `b[j][k]`, and see what that saves.
+# creates objects for the product and the sum. It also waits for memory, as `b[k][j]` is in a different list for each
+# `k`. In a cell of your own, transpose `columns`, change the function to read `b[j][k]`, and see what that saves.
 
 # %%
 results.answer(1, "Which three figures explain the gap between the paper peak and NumPy?", ...)
@@ -281,7 +280,7 @@ results.answer(1, "Which three figures explain the gap between the paper peak an
 #
 # The second is the matmul, which also loads and stores. One thread's share shows it, unless a single busy core has a
 # higher clock. Where all cores are less than *cores* times faster than one thread, sharing costs something, or other
-# programs use the cores. Finally, the limit is the best of several short bursts, and the matmul's speed is an average.
+# programs are using them. Finally, the limit is the best of several short bursts, and the matmul's speed is an average.
 #
 # </details>
 
@@ -293,13 +292,13 @@ results.answer(1, "Which three figures explain the gap between the paper peak an
 #
 # - One usable core: one thread and all cores are the same, and in section 5 two ranks share the core anyway.
 # - No compiler, and Arm: no limit is measured, so the clock and `fmas` stay unchecked.
-# - Two NUMA nodes: the matrices may lie in the memory of one, and all cores then reach a lower share. NumPy's OpenBLAS
+# - Two NUMA nodes: the matrices may be in one node's memory, and all cores then reach a lower share. NumPy's OpenBLAS
 #   starts at most 64 threads.
 # - Zen 4: with `fmas = 2`, the clock comes out at half. Let the students find out why.
 # - P and E cores: only cores of one type count, but NumPy may also use the others.
 # - AMX: the 16-bit limit is much higher, and TensorFlow reaches a much smaller share of it.
-# - Neither BF16 nor AMX: recorded 16-bit figures are compared with recorded 32-bit figures only. All such machines show
-#   the same, so don't show guess 2 on the board.
+# - Neither BF16 nor AMX: recorded 16-bit figures are compared with recorded 32-bit figures only. They all show the same
+#   ratio, so don't show guess 2 on the board.
 # - Section 5: the loss depends on how threads wait and on the operating system's time slices. With two hardware threads
 #   per core, crowded ranks start twice as many threads.
 #
@@ -308,10 +307,10 @@ results.answer(1, "Which three figures explain the gap between the paper peak an
 # %% [markdown]
 # ## 4 · Half the bits {read 3, wait 0.6}
 #
-# A register holds twice as many numbers of 16 bits as of 32. BF16 instructions multiply
+# A register holds twice as many 16-bit numbers as 32-bit ones. BF16 instructions multiply
 # [bfloat16](../docs/learn/glossary.md#bfloat16) numbers in all these lanes, and [AMX](../docs/learn/glossary.md#amx)
-# multiplies whole tiles of them. TensorFlow has this type. It calls **oneDNN**, which computes most layers in this
-# workshop. If your CPU lacks such instructions, the 16-bit figures and their ratio are recorded, and marked so.
+# multiplies whole tiles of them. TensorFlow supports this type. It calls **oneDNN**, which computes most layers in this
+# workshop. If your CPU lacks such instructions, the 16-bit figures and their ratio are recordings, marked as such.
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
@@ -362,7 +361,7 @@ results.compare_guess(2, halved)
 # smaller, the share of the limit is, too. The multiply-adds take half the time, so whatever else a matmul does, such as
 # rearranging and storing numbers, takes a larger share of it. That is a likely cause, but nothing here measures it.
 #
-# In the picture, each step of the axis is a factor of 10, and percentages are shares of the limit.
+# In the picture, each step on the axis is a factor of 10, and percentages are shares of the limit.
 
 # %% jupyter={"source_hidden": true}
 limit_16 = half["limit, 16 bits"]
@@ -439,7 +438,7 @@ threads_per_rank = check(2, threads_per_rank)
 # `value` may be an array. With two ranks and 2×2 matrices, rank 0 has the first column of `a` and the first row of `b`.
 #
 # `%%writefile` writes its cell to a file. The check calls `product` on 1 to 4 ranks, with parts of different sizes. Use
-# only `ranks`, as it isn't always `MPI.COMM_WORLD`. The check takes a few seconds, and a call may take 10 s.
+# only `ranks`, as it isn't always `MPI.COMM_WORLD`. The check takes a few seconds, and each call is allowed 10 s.
 
 # %%
 # %%writefile work/product.py
@@ -486,8 +485,8 @@ if __name__ == "__main__":
 product = check(3, "work/product.py")
 
 # %% [markdown]
-# `run_ranks` prints the `mpirun` command that does the same in a terminal, and each line of output after the number of
-# its rank, in any order. All numbers in both matrices are 1, so each result counts the products in its sum. Distributed
+# `run_ranks` prints the `mpirun` command that does the same in a terminal, then the output in any order, each line
+# prefixed with its rank. All numbers in both matrices are 1, so each result counts the products in its sum. Distributed
 # training adds up [gradients](../docs/learn/glossary.md#gradient) in this way.
 
 # %%
@@ -496,7 +495,7 @@ run = run_ranks(2, product, RANK_SIZES[0], fair, "product")
 
 # %% [markdown]
 # If the command has `-bind-to`, each rank may use only its half of the cores. But many programs start a thread for each
-# CPU of the machine, as `os.cpu_count()` counts all of them, whatever the binding. In the *crowded* variants below,
+# CPU in the machine, as `os.cpu_count()` counts all of them, whatever the binding. In the *crowded* variants below,
 # each rank starts twice as many threads as its half of the CPUs can run at once.
 #
 # The *parts* are only each rank's `a @ b`. The *product* is your function, with its messages.
@@ -504,7 +503,7 @@ run = run_ranks(2, product, RANK_SIZES[0], fair, "product")
 # <div class="alert alert-block alert-info" style="color: black">
 #
 # **Guess first.** How many times faster are two ranks with a fair share of the threads than crowded ones? Guess for the
-# parts, and the smaller of two sizes.
+# parts at the smaller size.
 #
 # </div>
 
@@ -555,9 +554,9 @@ for n in RANK_SIZES:
         print(f"    {way}: {np.median(more):.2f} ms more ({min(more):.2f} to {max(more):.2f})")
 
 # %% [markdown]
-# The product adds messages. For n×n matrices, each rank computes n³ multiplications and additions, and sends and
-# receives n² numbers. So this share becomes smaller as matrices grow. `allreduce` also packs and copies the arrays, and
-# adds them in Python, so its time is not only that of the messages. Lab 06 measures messages of plain arrays.
+# The product adds messages. For n×n matrices, each rank performs n³ multiplications and additions, and sends and
+# receives n² numbers. So the messages' share of the time shrinks as matrices grow. `allreduce` also packs and copies
+# the arrays, and adds them in Python, so messages are only part of its time. Lab 06 measures messages of plain arrays.
 #
 # Then compare the product with *one process*, which uses all cores and sends nothing. Splitting one matmul between
 # processes may cost more than it gains. Programs split it where one process can't have all the cores, or all the
@@ -571,7 +570,7 @@ results.answer(2, "What do two waiting threads do to each other on one core?", .
 #
 # In fact, only one waits, but it keeps the other from working. A matmul is done when the last of its threads is. A
 # thread that has finished its part keeps its core busy while it waits, so the other gets no turn until the operating
-# system's time slice, some milliseconds, is over. A small matmul needs a fraction of a millisecond, and a few such
+# system's time slice, several milliseconds, is over. A small matmul takes a fraction of a millisecond, and a few such
 # waits multiply its time. A large one waits for a few slices too, but it computes for much longer. The loss is small
 # where threads sleep while they wait.
 #
@@ -580,8 +579,8 @@ results.answer(2, "What do two waiting threads do to each other on one core?", .
 # %% [markdown]
 # ## 6 · Before the next lab {read 0.5, wait 0.4}
 #
-# The doctor now also tries TensorFlow, a kernel, Horovod and daal4py, for up to half a minute. It prints what needs
-# attention; each `fix:` line says what to do. `./lab doctor` in a terminal prints every check.
+# The doctor now also tries TensorFlow, a kernel, Horovod and daal4py, which takes up to half a minute. It prints what
+# needs attention; each `fix:` line says what to do. `./lab doctor` in a terminal prints every check.
 
 # %%
 print(as_text(examine(quick=QUICK)))
@@ -594,9 +593,9 @@ print(as_text(examine(quick=QUICK)))
 # - Splitting one matmul costs messages, so compare it with one process on all cores.
 # - Half the bits may double the limit. The share that a matmul reaches shows what you get.
 #
-# The published figures are for 4,096×4,096 matrices of 64-bit numbers on two Xeon E5-2666 v3 with nine cores each ([a
-# paper of 2020](https://www.science.org/doi/10.1126/science.aam9744)). Its fastest program doesn't use NumPy, but
-# hand-written C with AVX instructions.
+# The published figures are for 4,096×4,096 matrices of 64-bit numbers on two nine-core Xeon E5-2666 v3 CPUs ([a 2020
+# paper](https://www.science.org/doi/10.1126/science.aam9744)). Its fastest program doesn't use NumPy, but hand-written
+# C with AVX instructions.
 
 # %%
 small, large = (f"{n}×{n}" for n in RANK_SIZES)
@@ -610,6 +609,6 @@ steps = [
 results.table("one matmul", steps)
 
 # %% [markdown]
-# At the end of the day, `./lab report` in a terminal makes one page of what you measured, guessed and passed.
+# At the end of the day, `./lab report` in a terminal puts what you measured, guessed and passed on one page.
 #
-# Next: [lab 01](01_tensorflow_graphs.ipynb) shows what TensorFlow makes of a computation before it runs it.
+# Next: [lab 01](01_tensorflow_graphs.ipynb) shows what TensorFlow turns a computation into before running it.
