@@ -200,7 +200,7 @@ show_graph(d, "d = (a + b) · (b − 2)")
 # - Each node is computed at most **once**, with `node.compute(…)` and the values of its inputs in order, even if
 #   several others need it.
 # - Nodes that `fetch` doesn't need are not computed. `feed` stays unchanged.
-# - Nothing is remembered: a run with another feed computes everything again.
+# - Nothing is remembered: a run with a different feed computes everything again.
 
 
 # %%
@@ -315,8 +315,8 @@ results.guess(1, "operations left, of 15", ..., unit="operations")
 # Write `simplify(fetch)`. It returns a node that has the same value as `fetch` for all feeds of placeholders, and needs
 # as few operations as the two rules allow.
 #
-# - Nodes can't be changed. `replace(node, inputs=…)` makes a copy of a node with other inputs, and
-#   `replace(node, op="constant", inputs=(), value=…)` makes a constant.
+# - Nodes can't be changed. `replace(node, inputs=…)` makes a copy of a node with different inputs, and `replace(node,
+#   op="constant", inputs=(), value=…)` makes a constant.
 # - Placeholders stay the same objects, so you can still feed them.
 # - Equal operations fold into one constant. Separately made constants may stay separate, even with equal values.
 
@@ -556,7 +556,7 @@ results.answer(1, "Where did the compiled graph save its time? Why did the predi
 # Most of the saving comes from fusion, which moved `add` and `relu` into `dense`. Compare it with the sum of the three.
 # Removing duplicates saved less, because subtractions and divisions are short. `multiply` got faster, perhaps because
 # fewer arrays compete for the caches. Fusion saves the round trip to the last cache or memory, and the prediction
-# assumed that this was all of the time. But NumPy runs one loop per operation, even in the L2 cache, and these loops
+# assumed that this took all of the time. But NumPy runs one loop per operation, even in the L2 cache, and these loops
 # cost more than the arithmetic of a bias and a ReLU.
 #
 # </details>
@@ -619,19 +619,19 @@ print("same values:", np.allclose(their_result, run(compiled, small), rtol=1e-4)
 
 # %% [markdown]
 # The orange boxes are fused, and their second line lists what they contain. `_MklNativeFusedMatMul` runs on oneDNN, and
-# `_FusedMatMul` on Eigen, TensorFlow's own library. Grappler also replaced the division by a cheaper multiplication
-# with the reciprocal, computed in advance.
+# `_FusedMatMul` on Eigen, TensorFlow's own library. Grappler also replaced the division with a cheaper multiplication
+# by the reciprocal, computed in advance.
 #
 # ### When does TensorFlow trace again?
 #
-# For other arguments, TensorFlow traces the function again. This is
+# For new kinds of arguments, TensorFlow traces the function again. This is
 # [**retracing**](../docs/learn/glossary.md#retracing).
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
 # **Guess first.** After a first call with two 32-bit numbers and a tensor as slope, these seven calls follow:
 #
-# 1. the same shape, other numbers
+# 1. the same shape, different numbers
 # 2. three numbers instead of two
 # 3. 64-bit numbers
 # 4. slope is Python's 2.0
@@ -692,7 +692,8 @@ print(shapes_traced)
 # %% [markdown]
 # There was one trace for four calls, because the signature turns Python numbers into tensors.
 #
-# What does a trace cost? The next function has 40 operations. A new Python number is traced, but a tensor is not.
+# What does a trace cost? The next function has 40 operations. A new Python number causes a trace, but a new tensor
+# doesn't.
 
 # %%
 LAYERS = 20
@@ -721,8 +722,8 @@ print(f"not traced vs traced: {tracing_cost}")
 #
 # ### In older scripts
 #
-# TensorFlow 1 had only graphs, and its interface names every part that you have just written. Saved models, profiles
-# and error messages still use its terms.
+# TensorFlow 1 had only graphs, and its interface has a name for every part that you have just written. Saved models,
+# profiles and error messages still use its terms.
 #
 # | in older scripts | what it is | in this lab | today |
 # | --- | --- | --- | --- |
@@ -744,8 +745,8 @@ print(f"not traced vs traced: {tracing_cost}")
 # execution**](../docs/learn/glossary.md#eager-execution). It is easier to debug, but Python's calls take time. A third
 # method is [XLA](https://openxla.org/xla), a compiler that turns a whole graph into machine code.
 #
-# The next cell has an MLP with two dense layers, the MNIST CNN of labs 02 and 07, and a training step, without Keras'
-# own Python code.
+# The next cell defines an MLP with two dense layers, the MNIST CNN from labs 02 and 07, and a training step, without
+# Keras' own Python code.
 
 
 # %%
@@ -811,7 +812,7 @@ METHODS = {
 # <div class="alert alert-block alert-info" style="color: black">
 #
 # **Guess first.** With the CNN and 32 images, how much faster is a step as a graph than eagerly? The step has about 65
-# operations, and a call from Python takes some tens of microseconds. As a graph, the step takes some milliseconds.
+# operations, and a call from Python takes tens of microseconds. As a graph, the step takes a few milliseconds.
 #
 # </div>
 
@@ -880,8 +881,8 @@ plots.show(figure, alt=alt, keep=results)
 
 
 # %% [markdown]
-# Now predict. The saving of the smallest step, divided by its number of operations, is the time of a call. Multiplied
-# by another step's number of operations, it should give that step's saving.
+# Now predict. The smallest step's saving, divided by its number of operations, is the time per call. Multiplied by
+# another step's number of operations, it should give that step's saving.
 
 
 # %%
@@ -921,8 +922,8 @@ results.compare_guess(4, gains[WORKLOADS[min(2, len(WORKLOADS) - 1)]])
 #
 # - Pruning: eagerly, the first convolution's gradient is also computed for its input, the images. No fetch needs it, so
 #   a graph drops it. A graph that also returns this gradient can't.
-# - Pairs: the gradient of max-pooling needs the places of the maxima. In a graph, TensorFlow gives both operations to
-#   oneDNN, which keeps the places. Eagerly, it sees one operation at a time, and only the first goes to oneDNN.
+# - Pairs: max-pooling's gradient needs the positions of the maxima. In a graph, TensorFlow hands both operations to
+#   oneDNN, which keeps the positions. Eagerly, it sees one operation at a time, and only the first goes to oneDNN.
 #
 # The next cell measures both, in about 15 s. (Medians don't add up exactly.)
 
@@ -979,16 +980,17 @@ results.answer(2, "When is a graph worth it? Where did the prediction miss, and 
 # %% [markdown]
 # <details><summary>A model answer</summary>
 #
-# A graph saves calls from Python, computes less, and uses other kernels. A call takes the same time whatever the size
-# of the arrays, so calls matter for small operations, in small networks and with small batches. For large operations,
-# the other savings can matter more, because they grow with the batch, and the prediction misses them. In the CNN,
-# compare pruning and pooling with what calls don't explain. A graph also fuses operations and computes independent
-# gradients at the same time. That may explain the rest, but we didn't measure it. *Not explained* may be negative,
-# because a part may save more alone than in a step. XLA has its own kernels, which may be slower than oneDNN's.
+# A graph saves calls from Python, computes less, and uses different kernels. A call takes the same time whatever the
+# size of the arrays, so calls matter for small operations, in small networks and with small batches. For large
+# operations, the other savings can matter more, because they grow with the batch, and the prediction misses them. In
+# the CNN, compare pruning and pooling with what calls don't explain. A graph also fuses operations and computes
+# independent gradients at the same time. That may explain the rest, but we didn't measure it. *Not explained* may be
+# negative, because a part may save more alone than in a step. XLA has its own kernels, which may be slower than
+# oneDNN's.
 #
 # </details>
 #
-# **If you use Keras**, `model.fit` turns its training step into a `tf.function`, and `jit_compile` decides about XLA.
+# **If you use Keras**, `model.fit` turns its training step into a `tf.function`, and `jit_compile` controls XLA.
 
 # %% [markdown]
 # ## 6 · One operation {read 2, do 7}
@@ -1170,8 +1172,8 @@ results.answer(
 #
 # </details>
 #
-# The published settings for a server with 56 cores are 56 intra-op and 2 inter-op threads, and an `OMP_NUM_THREADS` of
-# 56 (F. Baruffa, *Deep Learning at Scale using Distributed Frameworks*, Intel, 2019). Today, you set them with
+# The published settings for a 56-core server are 56 intra-op and 2 inter-op threads, and an `OMP_NUM_THREADS` of 56 (F.
+# Baruffa, *Deep Learning at Scale using Distributed Frameworks*, Intel, 2019). Today, you set them with
 # `tf.config.threading.set_…`, before the first operation.
 #
 # ## 8 · Further: the Python code in a function {read 4, optional}
@@ -1280,7 +1282,7 @@ for name, title in (
 # **Timing** Sections 1 to 3: {minutes 1–3}. Sections 4 to 6: {minutes 4–6}. Sections 7 and 8 are optional. If time is
 # short, read exercise 3 from its solution; don't skip exercise 4.
 #
-# **With many cores**, calls in section 5 matter up to larger batches. In section 7, a split matmul may leave cores
+# **With many cores**, calls in section 5 matter up to larger batch sizes. In section 7, a split matmul may leave cores
 # idle, even with two, and then inter-op threads help on both sides. **With one core**, section 7 shows no difference.
 # **Without AVX-512, or with AMX**, the rule and all counts stay the same. **On Arm64**, Eigen assumes a constant L2
 # cache; take sizes further apart if both behave alike. **Without oneDNN** (`TF_ENABLE_ONEDNN_OPTS=0`), Grappler fuses
@@ -1298,7 +1300,7 @@ for name, title in (
 # - Define first, run later. A run computes what its fetches need, each operation once, and nothing else.
 # - A graph compiler folds constants, removes duplicates and fuses operations.
 # - `tf.function` traces once for each shape, dtype and Python number. Python code in it runs only during tracing.
-# - A graph saves calls, which matter for small operations. It also drops work and chooses other kernels, which can
+# - A graph saves calls, which matter for small operations. It also drops work and chooses different kernels, which can
 #   matter more for large ones.
 # - What runs is not what you wrote. Before you ask why it is fast or slow, look at the graph that ran.
 
