@@ -14,8 +14,8 @@
 # TensorFlow hands its convolutions to oneDNN, a library that took a team years. How hard is it to match? You start from
 # six nested loops in C and change up to ten lines at a time.
 #
-# **You will learn** what oneDNN takes over from TensorFlow, how memory layout and registers decide the speed of a
-# convolution, and where the time of a training step goes once the convolutions are fast.
+# **You will learn** what oneDNN takes over from TensorFlow, how memory layout and registers determine a convolution's
+# speed, and where a training step's time goes once convolutions are fast.
 #
 # **Time** {minutes}
 #
@@ -75,10 +75,10 @@ POOL_ROUNDS = 1 if QUICK else 9  # section 5
 # %% [markdown]
 # ## 1 · One variable {read 4, wait 2.7}
 #
-# A layer of a network is a few nested loops over numbers. TensorFlow decides *which* loops to run. On a CPU, a library
-# runs them, either **Eigen**, which TensorFlow has always used, or **oneDNN**, which Intel started and several
-# companies now develop in the open. The variable `TF_ENABLE_ONEDNN_OPTS` chooses when TensorFlow starts. If it is
-# unset, the CPU's instructions decide.
+# A network layer is a few nested loops over numbers. TensorFlow decides *which* loops to run. On a CPU, a library runs
+# them, either **Eigen**, which TensorFlow has always used, or **oneDNN**, which Intel started and several companies now
+# develop in the open. The variable `TF_ENABLE_ONEDNN_OPTS` chooses between them when TensorFlow starts. If it is unset,
+# the choice depends on the CPU.
 
 # %%
 default = "on" if onednn.is_default() else "off"
@@ -226,7 +226,7 @@ results.answer(1, "What would you have got without setting anything, and what is
 # %% [markdown]
 # <details><summary>A model answer</summary>
 #
-# *Unset* is the library that this section's first line names, and the ratio of oneDNN to Eigen is what the default
+# *Unset* uses the library that this section's first line names, and the ratio of oneDNN to Eigen is what the default
 # gains or gives away. On CPUs without VNNI, BF16 or AMX (the first Xeons with AVX-512, AMD CPUs before Zen 4, many
 # laptops), the default is Eigen, so setting the variable is the cheapest speed-up of all.
 #
@@ -335,18 +335,18 @@ print(", ".join(re.findall(r"(\S+) =>", linked)))
 #
 # ## 3 · Count, then lay out {read 4, do 10}
 #
-# The race is about the network's second convolution, `conv2`, which takes a batch of images of 14 × 14 pixels from 32
-# to 64 channels. To count its operations, lay the kernel on a pixel, multiply each pair of numbers, and sum the
-# products. A multiply-add is two operations. A **tap** is one place of the kernel; a 3 × 3 kernel has nine. At the
-# border of the image, some taps lie outside, and *same* padding pretends that they meet zeros. Multiplying by such a
-# zero isn't useful work and doesn't count.
+# The race is about the network's second convolution, `conv2`, which takes a batch of 14 × 14-pixel images from 32 to 64
+# channels. To count its operations, lay the kernel on a pixel, multiply each pair of numbers, and sum the products. A
+# multiply-add is two operations. A **tap** is one position in the kernel; a 3 × 3 kernel has nine. At the border of the
+# image, some taps lie outside, and *same* padding pretends that they meet zeros. Multiplying by such a zero isn't
+# useful work and doesn't count.
 #
 # ### Exercise 1 · Count the operations
 #
 # Write `flops(mb, ic, oc, oh, ow, kh, kw)` for a convolution with *same* padding and stride 1. With oneDNN's names,
 # there are `mb` images of `oh × ow` pixels (input and output have the same size), `ic` input and `oc` output channels,
-# and kernels of `kh × kw`, both odd. Count only taps that meet a pixel. A kernel may be larger than the image. Don't
-# loop over pixels, because images can be large.
+# and `kh × kw` kernels, with both numbers odd. Count only taps that meet a pixel. A kernel may be larger than the
+# image. Don't loop over pixels, because images can be large.
 
 
 # %%
@@ -477,7 +477,7 @@ run("work/conv_1.c")
 
 # %% [markdown]
 # The compiler can't vectorise the sum, because floating-point additions must stay in order (unless `-ffast-math`
-# permits another order).
+# permits a different order).
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
@@ -543,7 +543,7 @@ run(conv_2)
 #
 # A multiply-add takes about four cycles, so at least eight sums must be under way to start two per cycle, and 16 on
 # CPUs that start four. The `PIXELS` × `VECTORS` sums must also fit, with `VECTORS` registers of weights and one for the
-# pixel. A tile of 6 × 2 takes 15 of AVX2's 16 registers, and 14 × 2 takes 31 of the 32 that AVX-512 and NEON have.
+# pixel. A 6 × 2 tile takes 15 of AVX2's 16 registers, and a 14 × 2 tile 31 of the 32 that AVX-512 and NEON have.
 #
 # 1. `pack` copies the weights once, before the timing starts, so that a tile reads its weights in order. The layout is
 #    (k / BLOCK, i, j, c, k % BLOCK), exercise 2's blocks with the dimensions in a different order. Unused places of the
@@ -631,7 +631,7 @@ results.answer(3, "Which tiles are slow on your machine, and why?", ...)
 # Tiles with few sums under way wait, because each multiply-add needs the result of an earlier one. Tiles that need too
 # many registers spill, so the compiler keeps some sums in memory, and each makes a round trip of about ten cycles per
 # channel. A small tile waits for it (7 × 2 with 16 registers); a larger one is busy meanwhile (7 × 4 with 32).
-# Otherwise, leftover pixels decide (14 is 6 + 6 + 2, but 7 + 7).
+# Otherwise, leftover pixels matter (14 is 6 + 6 + 2, but 7 + 7).
 #
 # </details>
 #
@@ -788,8 +788,8 @@ plots.show(
 # ### Why were we wrong?
 #
 # With at least eight sums under way, nothing in the tile should wait, so we predict the peak times the share of taps
-# that meet a pixel. Larger images have less border, 20 × 20 leaves pixels over after a tile of 14, and with more output
-# channels, a padded image is copied for more work.
+# that meet a pixel. Larger images have less border, 20 × 20 leaves pixels over after a 14-pixel tile, and with more
+# output channels, a padded image is copied for more work.
 
 # %%
 THREADS = {"one core": 1, "all cores": cores}
@@ -819,11 +819,12 @@ results.answer(4, "What limits your last step now?", ...)
 # <details><summary>A model answer</summary>
 #
 # In the picture, memory's line meets the peak to the left of the markers, so the cores are the limit. From 14 × 14 to
-# 56 × 56, the share gains what the border cost (and leftover pixels, with tiles of 6). After a tile of 14, leftover
-# pixels slow 20 × 20 down compared with both neighbours, because pairs of pixels have only four sums under way. Copying
-# costs what 256 channels gain, if the intervals show it. The rest of one core's gap to the peak is in the tile, from
-# loads next to the multiply-adds, or from weights that leave the first-level cache. The table can't tell which. Any
-# smaller share of all cores comes from threads that start, wait for the last one, and share caches.
+# 56 × 56, the share rises by what the border cost (and leftover pixels, with 6-pixel tiles). After a 14-pixel tile,
+# leftover pixels slow 20 × 20 down compared with both neighbours, because pairs of pixels have only four sums under
+# way. The gain with 256 channels is what copying costs, if the intervals show it. The rest of one core's gap to the
+# peak is in the tile, from loads next to the multiply-adds, or from weights that leave the first-level cache. The table
+# can't tell which. Any smaller share of all cores comes from threads that start, wait for the last one, and share
+# caches.
 #
 # </details>
 #
@@ -835,9 +836,9 @@ if not native.obstacle():
     display(logs[-1][["primitive", "implementation", "src", "wei", "dst", "ms"]].tail(4))
 
 # %% [markdown]
-# `Acdb64a`, for example, is *(k / 64, i, j, c, k % 64)*, which is your `pack` with another block size. Images stay in
-# nhwc, as in your files. `brg` is a tile computed as a batch of small matmuls, and `jit` is code that oneDNN generated
-# at run time for exactly this shape. Yours only handles 3 × 3 kernels with stride 1.
+# `Acdb64a`, for example, is *(k / 64, i, j, c, k % 64)*, which is your `pack` with a different block size. Images stay
+# in nhwc, as in your files. `brg` is a tile computed as a batch of small matmuls, and `jit` is code that oneDNN
+# generated at run time for exactly this shape. Yours only handles 3 × 3 kernels with stride 1.
 
 # %%
 results.answer(5, "Why is TensorFlow's call slower than oneDNN's log?", ...)
@@ -934,8 +935,8 @@ plots.show(
 
 # %% [markdown]
 # *Between operations* is the rest of the step, with TensorFlow's executor, Python, and copying the batch. *Other
-# operations* are the loss, the update of the weights and small operations, which Eigen runs in both variants. If a
-# range contains 0, the saving isn't certain.
+# operations* are the loss, the weight update and small operations, which Eigen runs in both variants. If a range
+# contains 0, the saving isn't certain.
 #
 # ### A surprise: pooling's backward pass
 #
@@ -1007,8 +1008,8 @@ results.answer(6, "What does Eigen's backward pooling spend its time on?", ...)
 #
 # The C library can return freed memory to the kernel. The next step then gets new pages, each of which costs a [**page
 # fault**](../docs/learn/glossary.md#page-fault) and must be filled with zeros. By default, it does so with large
-# arrays, but raises its threshold when one is freed, so processes differ. The variants *given back* and *kept* of
-# section 1 force either behaviour, and give the price of a fault.
+# arrays, but raises its threshold when one is freed, so processes differ. Section 1's variants *given back* and *kept*
+# force one behaviour each, and show the price of a fault.
 
 
 # %%
@@ -1043,11 +1044,11 @@ results.answer(7, "How much of oneDNN's gain in section 1 was memory?", ...)
 #
 # ### Exercise 6 · What to improve first?
 #
-# You have a week. Write `improve_first(ms, share, step_ms)`. `ms` is a dictionary of the milliseconds of each part in a
-# step. `share` has the same names in the same order, with the share of its limit that each reaches (0.2 is a fifth).
-# `step_ms` is the time of the whole step, which contains more than these parts. Return the name of the part that would
-# shorten the step most if it reached its limit, and the factor by which the whole step would then be faster (1.25, not
-# 25%).
+# You have a week. Write `improve_first(ms, share, step_ms)`. `ms` is a dictionary from each part of a step to its
+# milliseconds. `share` has the same names in the same order, with the share of its limit that each reaches (0.2 is a
+# fifth). `step_ms` is the time of the whole step, which contains more than these parts. Return the name of the part
+# that would shorten the step most if it reached its limit, and the factor by which the whole step would then be faster
+# (1.25, not 25%).
 
 
 # %%
@@ -1075,8 +1076,8 @@ improve_first = check(6, improve_first)
 results.guess(5, "training with conv2's forward pass at the peak", ..., unit="×")
 
 # %% [markdown]
-# Here is oneDNN's log of some training steps, and pooling's first line from the warm-up. Each of the two gradients of a
-# convolution has as many operations as its forward pass, and moves as many bytes. The limit is the roofline's, with the
+# Here is oneDNN's log of a few training steps, and pooling's first line from the warm-up. Each of a convolution's two
+# gradients needs as many operations as its forward pass, and moves as many bytes. The limit is the roofline's, with the
 # speed of *reading* memory.
 
 # %%
@@ -1128,11 +1129,11 @@ results.answer(8, "What would you spend the week on?", ...)
 # <details><summary>A model answer</summary>
 #
 # A part can save its share of the step times the share of its limit that it lacks. The last column shows what that is
-# worth, and the factor of *conv2 forward* is what your week would buy. Near ties can change places in another run. The
-# last line is TensorFlow's time, between operations and around oneDNN's, for gradients of Relu and bias, and for
-# updates of weights. The line above adds oneDNN's pooling and matmuls. A larger batch spreads fixed costs (lab 03 tries
-# that), and compiling the graph merges small operations. conv1 has one input channel and does about 4 FLOP/byte, so
-# memory is its limit, and a cache can lift that.
+# worth, and the factor for *conv2 forward* is what your week would buy. Near ties can change places in another run. The
+# last line is TensorFlow's time, between operations and around oneDNN's, for Relu and bias gradients, and for weight
+# updates. The line above adds oneDNN's pooling and matmuls. A larger batch spreads fixed costs (lab 03 tries that), and
+# compiling the graph merges small operations. conv1 has one input channel and does about 4 FLOP/byte, so memory is its
+# limit, and a cache can lift that.
 #
 # </details>
 
@@ -1179,8 +1180,8 @@ else:
 # %% [markdown]
 # On paper, AVX2's registers hold 8 numbers instead of SSE's 4, and FMA multiplies and adds in one instruction, which
 # together give up to 4×. AVX-512 doubles that on CPUs with 512-bit units (most Intel Xeons, AMD's Zen 5 servers and
-# desktops), but not on Zen 4, whose units have 256 bits. *Any* repeats section 4's figures, with all instructions of
-# your CPU.
+# desktops), but not on Zen 4, whose units are 256 bits wide. *Any* repeats section 4's figures, with all instructions
+# of your CPU.
 #
 # **Finished early?**
 #
@@ -1202,7 +1203,7 @@ else:
 # **For the instructor.** Answers.
 #
 # 1. The six loops sum into one number, and floating-point additions may not be reordered. In the second, each iteration
-#    of the innermost loop writes another element.
+#    of the innermost loop writes a different element.
 # 2. It saves memory traffic. All additions and maxima are still computed.
 # 3. Operations passed blocked tensors on, so that images were converted only at the ends of a chain. oneDNN's
 #    convolutions now read nhwc about as fast. Weights are still blocked, as the log's reorders at each training step
@@ -1219,7 +1220,7 @@ else:
 # **For the instructor.** Other machines, timing, and what goes wrong.
 #
 # - **No AVX-512**: the tile is 6 × 2 registers of 8 numbers, and 7 × 2 spills one sum, which slows it visibly. **Arm**:
-#   the tile is 14 × 2 registers of 4, and oneDNN may call Arm's Compute Library, and its log says so.
+#   the tile is 14 × 2 registers of 4, and oneDNN may call Arm's Compute Library, as its log then shows.
 # - **Many cores**: the training step keeps its batch of 64, so fixed costs weigh more.
 # - **Two hardware threads of one core**: the peak of all "cores" is about that of one.
 # - **No compiler**: exercises 3 to 5 can't be attempted, the race is a recording, and section 5 runs.
