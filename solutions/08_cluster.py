@@ -9,10 +9,10 @@
 # ---
 
 # %% [markdown]
-# # 08 · ResNet-50 on a cluster: a sick cluster
+# # 08 · ResNet-50 on a cluster: find the fault
 #
 # In 2020, a cluster's guide reported that ResNet-50 trained in four hours on 4 GPUs and in one on 16. On 32 it saw *no
-# speedup*, and left the reason to its readers. How do you find it?
+# speedup*, and left the explanation to its readers. How do you find one?
 #
 # **You will** submit a job to Slurm that survives its own time limit. Then you get a small cluster that trains too
 # slowly, and a budget for experiments to find out what is wrong, if anything is.
@@ -221,8 +221,8 @@ _ = terminal(
 # %% [markdown]
 # <div class="alert alert-block alert-info" style="color: black">
 #
-# **Guess first.** Another job takes the same steps without ever being stopped. Will the final weights of both jobs be
-# equal to the last bit?
+# **Guess first.** Another job takes the same steps without ever being stopped. Will both jobs end with weights
+# identical to the last bit?
 #
 # </div>
 
@@ -232,7 +232,7 @@ results.guess(1, "both jobs' weights are", ..., choices=("equal", "different"))
 # %% [markdown]
 # ## 3 · The recipe {read 6, do 8}
 #
-# The guide describes Bede, a GPU cluster of British universities. It trains ResNet-50 on ImageNet with [these
+# The guide describes Bede, a GPU cluster shared by British universities. It trains ResNet-50 on ImageNet with [these
 # flags](https://bede-documentation.readthedocs.io):
 #
 # ```text
@@ -242,8 +242,8 @@ results.guess(1, "both jobs' weights are", ..., choices=("equal", "different"))
 # --precision=fp16 --use_static_loss_scaling --loss_scale=1024 --use_xla
 # ```
 #
-# - **Images** `--batch_size` counts the images of one GPU per step. `--warmup_steps` has nothing to do with learning,
-#   but counts the initial steps that the reported *speed* leaves out.
+# - **Images** `--batch_size` sets the images per GPU per step. `--warmup_steps` has nothing to do with learning. It is
+#   the number of initial steps that the reported *speed* excludes.
 # - **Learning** Three rules set the [**learning rate**](../docs/learn/glossary.md#learning-rate). Under the **linear
 #   scaling rule**, `lr_init` is for 256 images per step. With k times as many images, there are k times fewer steps, so
 #   each goes k times as far ([Goyal et al. 2017](https://arxiv.org/abs/1706.02677)). In the
@@ -291,8 +291,8 @@ plots.show(
 )
 
 # %% [markdown]
-# Over epochs, all curves have the same shape. Over steps they don't, so warm-ups are given in epochs. The rule has a
-# limit. Goyal et al. kept ResNet-50's accuracy up to 8,192 images per step, and lost it beyond that. This **largest
+# By epoch, all curves have the same shape. By step, they don't, so warm-ups are given in epochs. The rule has a limit.
+# Goyal et al. maintained ResNet-50's accuracy up to 8,192 images per step, and lost it beyond that. This **largest
 # batch** depends on the network and its images. Others went further with a rate per layer
 # ([**LARS**](../docs/learn/glossary.md#lars)).
 #
@@ -305,11 +305,11 @@ plots.show(
 # ### Exercise 1 · Flags for your cluster
 #
 # Write `choose_flags(images, workers, batch, speed, hours, warmup, largest)`. It returns four numbers for a run on
-# `workers` GPUs or nodes, which together train `speed` images/s, on a set of `images` images:
+# `workers` GPUs or nodes, which together process `speed` images/s, on a set of `images` images:
 #
 # - `num_iter`, the number of complete epochs that fit into `hours`;
-# - `batch_size`, the images per worker and step. It is the largest integer up to `batch`, which fits into memory, with
-#   which all workers together take at most `largest` images. (`largest` is at least `workers`.)
+# - `batch_size`, the images per worker per step. It is the largest integer, up to `batch` (which fits into memory),
+#   that keeps all workers together within `largest` images. (`largest` is at least `workers`.)
 # - `peak`, the highest learning rate, from the linear rule with `lr_init=0.256`;
 # - `warmup_steps`, the steps in `warmup` epochs, rounded up to an integer.
 #
@@ -339,7 +339,7 @@ for gpus, speed, hours in ((4, 4_500, 4), (16, 18_000, 1), (32, 18_000, 1), (1_0
 # %% [markdown]
 # (The speed on 1,024 GPUs is invented.) Up to the largest batch, each GPU keeps its 256 images. Beyond that, more GPUs
 # share the same number of images ([**strong scaling**](../docs/learn/glossary.md#strong-scaling)), and with 8 each they
-# would really be far slower.
+# would actually be far slower.
 #
 # ## 4 · Did it survive? {read 3, wait 1.4}
 #
@@ -393,8 +393,8 @@ equal = weights["limit"] == weights["undisturbed"] != []
 results.compare_guess(1, "equal" if equal else "different")
 
 # %% [markdown]
-# (`BeginTime` means that Slurm makes a requeued job wait.) What remains of a finished job? `sacct` shows it, on most
-# clusters from a database. The small Slurm only keeps a file, which `sacct -c` reads. It has a line for each start,
+# (`BeginTime` means that Slurm makes a requeued job wait.) What remains of a finished job? On most clusters, `sacct`
+# reads it from a database. The small Slurm only keeps a file, which `sacct -c` reads. It has a line for each start,
 # with `PENDING` if the job was requeued.
 
 # %%
@@ -409,8 +409,8 @@ results.answer(1, "Which lines of resumes.py and resumes.sbatch made the weights
 # The job *continues* thanks to the signal before the limit, the exit status and the requeue. It continues *exactly*
 # thanks to the handler, which only notes the signal; the all-reduce, after which all ranks stop at the same step; the
 # checkpoint with momentum, averages and step; the images as a function of the step; identical initial weights; and
-# determinism, with one thread per rank. With more than two ranks, gradients may be added in another order, so the last
-# digits may differ.
+# determinism, with one thread per rank. With more than two ranks, the order of additions may change, so the last digits
+# may differ.
 #
 # </details>
 #
@@ -427,10 +427,10 @@ Code(filename=ENV / "slurm" / "train.sbatch", language="bash")
 # network, the storage and a slow node. Or nothing is broken, and the missing speed is the cost of working together.
 #
 # You can't use Bede, but this machine can act as a small cluster with the same problem. Three nodes train, a fourth is
-# the storage, and each has a wire of 150 Mbit/s to a switch. The job is a **proxy**, a program that moves bytes and
-# takes time like a real one (here scaled down), but computes nothing of value. In each step, each node reads 140 kB of
-# images in advance, computes for 50 ms (by sleeping, so that your cores don't matter), and exchanges 510 kB of
-# gradients in a ring.
+# the storage, and each has a 150 Mbit/s wire to a switch. The job is a **proxy**, a program that moves bytes and takes
+# time like a real one (here scaled down), but computes nothing of value. In each step, each node reads 140 kB of images
+# in advance, computes for 50 ms (by sleeping, so that your cores don't matter), and exchanges 510 kB of gradients in a
+# ring.
 
 # %%
 # %%writefile work/storage.py
@@ -541,7 +541,7 @@ wait_for_all()
 # <div class="alert alert-block alert-info" style="color: black">
 #
 # **Guess first.** One node alone takes 50 ms for 32 images. How many images per second should three healthy nodes
-# train? In lab 06's ring, each node sends 2 · 2/3 of the gradients per step over a wire of 150 Mbit/s (18 million bytes
+# process? In lab 06's ring, each node sends 2 · 2/3 of the gradients per step over a 150 Mbit/s wire (18 million bytes
 # per second without headers). None of this is hidden behind computing. In a healthy cluster, reading is.
 #
 # </div>
@@ -552,17 +552,17 @@ results.guess(2, "three healthy nodes", ..., unit="images/s")
 # %% [markdown]
 # ### Exercise 2 · The missing time
 #
-# A run that is 3% faster with another network "proves" nothing if half of the speed is missing. So ask **which share of
-# the missing time a run recovers**. A step of n nodes with 32 images each takes n · 32 / speed seconds. The missing
-# time is today's step minus a healthy node's step. A run that leaves something out (a wire, a node, the exchange) has a
-# shorter step, and recovers part of this time.
+# A run that is 3% faster with a different network "proves" nothing if half of the speed is missing. So ask **which
+# share of the missing time a run recovers**. A step of n nodes with 32 images each takes n · 32 / speed seconds. The
+# missing time is today's step minus a healthy node's step. A run that leaves something out (a wire, a node, the
+# exchange) has a shorter step, and recovers part of this time.
 #
-# The missing time includes the cost of a healthy exchange, so even the right run recovers clearly less than 100%. A
-# ring of two nodes sends less than a ring of three, so leaving out any node recovers something.
+# The missing time includes the cost of a healthy exchange, so even the right run recovers well under 100%. A ring of
+# two nodes sends less than a ring of three, so leaving out any node recovers something.
 #
-# Write `recovered(healthy, today, run)`. Each argument is a pair of the images/s of all nodes together and the number
+# Write `recovered(healthy, today, run)`. Each argument is a pair `(speed, nodes)`, the combined images/s and the number
 # of nodes. It returns the percentage of the missing time that `run` recovers. This is 0 if its step takes as long as
-# today's, 100 if as long as the healthy node's, and negative if longer than today's. The images per node and step are
+# today's, 100 if as long as the healthy node's, and negative if longer than today's. The images per node per step are
 # the same in all three.
 
 
@@ -581,8 +581,8 @@ recovered = check(2, recovered)
 # %% [markdown]
 # First, consider Bede. On 32 GPUs, "no speedup" means that a step takes twice as long as on 16, so half of it is
 # missing. How much could we recover without the exchange of 102 MB in FP32, if its wires are healthy and none of it is
-# hidden? In a ring that visits one node after another, one GPU per node sends to the next node through two ports of 100
-# Gbit/s, or half of that where they are [shared 2:1](https://n8cir.org.uk/bede/bede-hardware/). And how much could we
+# hidden? In a ring that visits one node after another, one GPU per node sends to the next node through two 100 Gbit/s
+# ports, or half of that where they are [shared 2:1](https://n8cir.org.uk/bede/bede-hardware/). And how much could we
 # recover without reading 110 kB per image at the published 10 GB/s?
 
 # %% tags=["nbval-check-output"]
@@ -623,13 +623,13 @@ for name, arguments in RUNS.items():
 # **At most one part**, drawn at random, **is at fault**:
 #
 # - `"storage's wire"`: it carries much less than the others;
-# - `"node 1's wire"`, `"node 2's wire"` or `"node 3's wire"`: this wire does;
+# - `"node 1's wire"`, `"node 2's wire"` or `"node 3's wire"`: this wire carries much less;
 # - `"slow node 1"`, `"slow node 2"` or `"slow node 3"`: this node computes more slowly;
-# - `"too few CPUs"` (only if `RUNS` has a run with two CPUs per rank): all nodes compute on one of their two CPUs;
+# - `"too few CPUs"` (only if `RUNS` has a run with two CPUs per rank): all nodes use only one of their two CPUs;
 # - `"no fault"`: all parts are healthy, and the missing time is the cost of the exchange.
 #
 # The budget is enough for every case, but not for every run. **Write down what you will run first, and what you would
-# conclude from each outcome.** `cluster.run("local copies")` makes a run. Each figure is the median of nine blocks of
+# conclude from each outcome.** `cluster.run("local copies")` starts a run. Each figure is the median of nine blocks of
 # steps, with its interval.
 
 # %%
@@ -653,7 +653,7 @@ for name, speed in cluster.done.items():
 # %% [markdown]
 # Name the cause, the **decisive run**, and the percentage that this run recovers (±15 points). If a part is at fault,
 # the decisive run is the one without this part but with everything else. Others may recover more, because they leave
-# out the exchange as well. If there is no fault, name any run that you made.
+# out the exchange as well. If there is no fault, name any of your runs.
 
 # %%
 cluster.answer(cause=..., run=..., share=...)
@@ -664,9 +664,9 @@ results.answer(2, "Which runs did you choose, and what would you choose next tim
 # %% [markdown]
 # <details><summary>A model answer</summary>
 #
-# Predict first. In a healthy step, a node computes for 50 ms and sends 680 kB in 38 ms, so three nodes train 96 images
-# in 88 ms. A cluster near this figure has **no fault**. Then only less exchange helps, and leaving out any node
-# recovers a quarter.
+# Predict first. In a healthy step, a node computes for 50 ms and sends 680 kB in 38 ms, so three nodes process 96
+# images in 88 ms. A cluster near this figure has **no fault**. Then only exchanging less helps, and leaving out any
+# node recovers a quarter.
 #
 # Otherwise, run **alone on each node**, without exchange (3 node-hours).
 #
@@ -674,11 +674,11 @@ results.answer(2, "Which runs did you choose, and what would you choose next tim
 # - If all take 70 ms, even one node waits for the **storage**, and local copies (3) recover everything except the
 #   exchange.
 # - If all take 100 ms, there are **too few CPUs**, so give each rank two (3).
-# - If all take 50 ms, a node's **wire** is at fault. Leave out each node in turn (up to 6). One of these runs recovers
+# - If all take 50 ms, a node's **wire** is at fault. Leave out each node in turn (up to 6). One of these recovers the
 #   most.
 #
-# Leaving out each node first (6) costs more, except for a wire. If all three runs recover the same, about 43% points to
-# the storage, and about 11% to too few CPUs.
+# Leaving out each node first (6) costs more, except for a wire. If all three runs recover the same share, about 43%
+# points to the storage, and about 11% to too few CPUs.
 #
 # Running without exchange (3) finds the kind of fault but never the node. It recovers nothing with slow storage, a
 # quarter with a slow node, for which the others wait *in the exchange*, and everything with a slow wire or no fault.
@@ -711,8 +711,8 @@ results.answer(3, "Back to Bede: which two runs would you submit first, and why?
 # %% [markdown]
 # <details><summary>A model answer</summary>
 #
-# Run on each half of the 32 GPUs, first one after the other and then at once. If one half is slow, it contains the
-# cause, and halving it again finds the node. If both reach 18,000 alone but not at once, something shared is at fault.
+# Run on each half of the 32 GPUs, first one at a time and then both together. If one half is slow, it contains the
+# cause, and halving it again finds the node. If both reach 18,000 alone but not together, something shared is at fault.
 # Then try local copies on 32, and one exchange every four steps. If the images/s do double, the guide's *no speedup*
 # was about something else, such as the start, the evaluation, or the accuracy after 50 epochs, which suffers beyond the
 # largest batch. Its 32 × 256 images are exactly at this limit.
@@ -733,15 +733,15 @@ _ = terminal(f"sbatch --test-only --nodes={NODES} work/resumes.sbatch")
 #
 # Write `choose_nodes(seconds_of, wait_of, images, batch, fixed, budget, largest)`:
 #
-# - On n nodes, a step takes `seconds_of(n)` seconds, each node takes `batch` images per step, and the run needs
+# - On n nodes, a step takes `seconds_of(n)` seconds, each node processes `batch` images per step, and the run needs
 #   `images` images in total. (Don't round the steps.)
-# - `fixed` hours of the job are not steps but the start, evaluation and checkpoints.
+# - `fixed` hours of the job go on the start, evaluation and checkpoints, not on steps.
 # - A job on n nodes waits `wait_of(n)` hours in the queue, which costs nothing. Each hour from its start to its end
 #   costs n node-hours, of which you have `budget`.
 # - On more than `largest` nodes, steps are so large that accuracy suffers.
 #
-# Return the number of nodes, from 1 to `largest`, with which the result comes first and the job stays within the
-# budget. If several are equally early, return the fewest. If none is within budget, return 0.
+# Return the number of nodes, from 1 to `largest`, that gives the earliest result within the budget. If several are
+# equally early, return the fewest. If none is within budget, return 0.
 
 
 # %%
@@ -782,8 +782,8 @@ for name, per_node in QUEUES.items():
     print(f"{hours:.1f} h of training, {n * hours:.2f} node-hours")
 
 # %% [markdown]
-# In the empty queue, the budget decides, as 7 nodes would cost 4.31. What about your machine? Lab 03 found the fastest
-# way to train ResNet-50 on it.
+# With an empty queue, the budget is the limit, as 7 nodes would cost 4.31. What about your machine? Lab 03 found the
+# fastest way to train ResNet-50 on it.
 
 # %%
 file = work / "results-03.json"
@@ -851,14 +851,14 @@ if not QUICK:
     _ = with_torch("cat work/torch.log")
 
 # %% [markdown]
-# The gradient of each rank is its number, so the average of 0 and 1 moves the weight by 0.50 on both. This is one
-# training run, not two.
+# Each rank's gradient is its number, so the average of 0 and 1 moves the weight by 0.50 on both. This is one training
+# run, not two.
 #
 # ## 8 · ImageNet's layout {read 4, optional}
 #
 # ImageNet has 1.28 million JPEG files. On a parallel file system, each needs a request to the metadata server in every
-# epoch. Stored as [**TFRecord**](../docs/learn/glossary.md#tfrecord), they become 1,024 files for training and 128 for
-# validation. A training file holds about 1,250 records, each with a length, a checksum and an `Example` with named
+# epoch. In the [**TFRecord**](../docs/learn/glossary.md#tfrecord) format, they become 1,024 files for training and 128
+# for validation. A training file holds about 1,250 records, each with a length, a checksum and an `Example` with named
 # fields. The next cell writes and reads one.
 
 # %% tags=["nbval-check-output"]
@@ -889,7 +889,7 @@ for stored in tf.data.TFRecordDataset(file):
 #   does. MXNet's **RecordIO** adds an index, so reading can begin anywhere.
 # - *Storage.* On Lustre, `lfs setstripe -c` spreads a file over several servers. With object storage such as S3, copy
 #   files to the nodes' disks first (`aws configure set default.s3.max_concurrent_requests 20`).
-# - *Results.* `--results_dir` must be a folder that all nodes see, as the next start may get other nodes.
+# - *Results.* `--results_dir` must be a folder that all nodes see, as the next run may get different nodes.
 
 # %% [markdown]
 # ## Questions {read 3}
@@ -929,14 +929,14 @@ for stored in tf.data.TFRecordDataset(file):
 # different cases, and can talk. The model answer's plan costs at most 9 of 10 node-hours. Let pairs write their plan on
 # paper first.
 #
-# **Timing** Be at section 5 by minute 30. The job of section 2 needs about two minutes in the background, and section 4
-# waits for it. Anyone who is late should skip exercise 1.
+# **Timing** Be at section 5 by minute 30. Section 2's job takes about two minutes in the background, and section 4
+# waits for it. Anyone running behind should skip exercise 1.
 #
 # **Other machines** The case emulates its processors, so its figures hardly depend on the machine. On fewer than 8
 # cores, "too few CPUs" is not drawn. Without user namespaces (Ubuntu 24.04 restricts them), the case uses recorded
 # runs, in which the sick node is always 2 (its wire) or 3 (slow), so choose 2, 4 or 5 for a mixed room. Without Slurm,
 # commands show recorded output, and the job runs on ranks, stopped and restarted in the middle. On a real cluster, the
-# lab submits there, so `work` must be on a shared file system, and section 4 waits for the queue.
+# lab submits its jobs there, so `work` must be on a shared file system, and section 4 waits for the queue.
 #
 # </div>
 
@@ -970,7 +970,7 @@ if slurm:
     record("08-slurm", {}, QUICK, lines=terminal.lines)
 
 # %% [markdown]
-# Published figures are from [Bede's guide](https://bede-documentation.readthedocs.io), its ResNet-50 benchmark of 2020,
-# and [its hardware](https://n8cir.org.uk/bede/bede-hardware/).
+# Published figures are from [Bede's guide](https://bede-documentation.readthedocs.io), its 2020 ResNet-50 benchmark,
+# and [its hardware page](https://n8cir.org.uk/bede/bede-hardware/).
 #
-# **Next:** [lab 09](09_kmeans_daal4py.ipynb) leaves neural networks and distributes a clustering.
+# **Next:** [lab 09](09_kmeans_daal4py.ipynb) turns from neural networks to distributed clustering.
