@@ -153,7 +153,7 @@ def pack(
 ) -> None:
     """Pack everything laptops need to set up offline: the kit, Python, all packages, compiled Horovod, MNIST.
 
-    The pack is about 1.1 GB. Making it takes a few minutes and 6 GB, as the kit is set up once more. If interrupted,
+    The pack is about 0.8 GB. Making it takes a few minutes and 6 GB, as the kit is set up once more. If interrupted,
     run the same command again to resume. Students use the pack with the two commands in its README.txt.
     """
     from labkit_author import pack

@@ -9,7 +9,7 @@
 # ---
 
 # %% [markdown]
-# # 08 · ResNet-50 on a cluster: find the fault
+# # 08 · ResNet-50 on a cluster: a sick cluster
 #
 # In 2020, a cluster's guide reported that ResNet-50 trained in four hours on 4 GPUs and in one on 16. On 32 it saw *no
 # speedup*, and left the explanation to its readers. How do you find one?
