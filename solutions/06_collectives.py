@@ -124,7 +124,7 @@ messages = run_ranks(2, "work/messages.py", threads=1)
 # %% [markdown]
 # <div class="alert alert-block alert-info" style="color: black">
 #
-# **Guess first.** Both ranks **send first, then receive**. Does it work?
+# **Guess first.** Both ranks **send first, then receive**. Does this work?
 #
 # </div>
 
@@ -166,17 +166,17 @@ outcomes = {(False, False): "it works", (True, True): "it hangs"}
 results.compare_guess(1, outcomes.get(tuple(hangs), "it depends on the length"))
 
 # %% [markdown]
-# `Send` may return as soon as you can change the array again. MPICH buffers short messages. For a long one, `Send`
-# waits until the other rank receives ([**rendezvous**](../docs/learn/glossary.md#rendezvous)), so both ranks wait for
-# each other. This is a [**deadlock**](../docs/learn/glossary.md#deadlock), which more time wouldn't resolve. A program
+# `Send` may return as soon as the array is safe to change. MPICH buffers short messages. For a long one, `Send` waits
+# until the other rank receives ([**rendezvous**](../docs/learn/glossary.md#rendezvous)), so both ranks wait for each
+# other. This is a [**deadlock**](../docs/learn/glossary.md#deadlock), and waiting longer won't resolve it. A program
 # that relies on buffers is *unsafe*, however short its messages are. `Sendrecv` and `Isend` avoid it.
 
 # %% [markdown]
 # ## 2 · A parameter server {read 2, do 9}
 #
 # In the classic method, one rank is the **server**. The workers *push* their gradients to it, it adds them up, and they
-# *pull* the sum. A single server receives and sends everything, while other links are mostly idle. We therefore use *k*
-# servers, and cut the gradient into *k* chunks, one for each.
+# *pull* the sum. A single server receives and sends everything, while the other links are mostly idle. We therefore use
+# *k* servers, and cut the gradient into *k* chunks, one for each.
 
 # %%
 # %%writefile work/chunks.py
@@ -205,7 +205,7 @@ if __name__ == "__main__":
 # Write `parameter_server(ranks, gradient, total, buffer, servers)`. Ranks 0 to `servers - 1` are servers, and **workers
 # too**, because all ranks have a gradient.
 #
-# - Push: each rank sends each server its chunk of the gradient, and nothing else. **This part is written.**
+# - Push: each rank sends each server its chunk of the gradient, and nothing else. **This part is provided.**
 # - Each server adds up its chunks.
 # - Pull: each server sends its sum to every rank. Finally, call `MPI.Request.Waitall(requests)`.
 #
@@ -314,8 +314,8 @@ plots.show(
 # %% [markdown]
 # ### Exercise 2 · The ring
 #
-# Write `ring_allreduce(ranks, gradient, total, buffer)`. The rules of exercise 1 apply. The `chunks` are views, so what
-# you write into them is written into `total`. In each step, each rank sends **one** chunk to its right neighbour. In
+# Write `ring_allreduce(ranks, gradient, total, buffer)`. The rules of exercise 1 apply. `chunks` holds views of
+# `total`, so writing to a chunk changes `total`. In each step, each rank sends **one** chunk to its right neighbour. In
 # the reduce-scatter, receive each chunk into the start of `buffer`, then add it.
 #
 # Begin on paper with three ranks. Which chunk does rank *r* send in steps 0 and 1?
@@ -500,12 +500,12 @@ draw({"Your ring: chunk → receiver": mine})
 
 # %% [markdown]
 # Each row is a sender, and each bar a message, labelled *chunk → receiver*. Follow chunk 0. When is its sum complete?
-# (When its third message ends.)
+# (When its third message arrives.)
 #
 # ### A ring that passes every check
 #
 # A colleague's ring does without `Sendrecv`. To avoid section 1's deadlock, rank 0 sends first, and all the others
-# receive first. The sums, messages and bytes are right.
+# receive first. The sums, messages and byte counts are right.
 
 # %%
 # %%writefile work/colleague.py
@@ -538,7 +538,7 @@ def ring_allreduce(ranks, gradient, total, buffer):
 # %% [markdown]
 # <div class="alert alert-block alert-info" style="color: black">
 #
-# **Guess first.** How many times faster than the colleague's ring is yours, on four ranks?
+# **Guess first.** How many times faster is your ring than the colleague's, on four ranks?
 #
 # </div>
 
@@ -557,8 +557,8 @@ results.answer(1, "What do the colleague's ranks wait for?", ...)
 # %% [markdown]
 # <details><summary>A model answer</summary>
 #
-# Every rank except rank 0 must receive before it may send. So in each step, the permission to send goes once around the
-# ring, and only one message travels at a time instead of four.
+# Every rank except rank 0 must receive before it may send. So in each step, permission to send goes around the ring
+# once, and only one message travels at a time instead of four.
 #
 # </details>
 #
@@ -571,9 +571,9 @@ results.answer(1, "What do the colleague's ranks wait for?", ...)
 #
 # The [**latency-bandwidth model**](../docs/learn/glossary.md#latency-bandwidth-model) describes a network with two
 # numbers, the [**latency**](../docs/learn/glossary.md#latency) of a message and the
-# [**bandwidth**](../docs/learn/glossary.md#bandwidth) of a wire in each direction. The rate of *adding* is a third
+# [**bandwidth**](../docs/learn/glossary.md#bandwidth) of a wire in each direction. The speed of *addition* is a third
 # number. To measure them, we send a short and a long message to the next rank, and compute a sum. The long one is 1.5
-# gradients, just what each rank of your ring sends. Its time is the ring's limit, so the ring is the model's easiest
+# gradients, exactly what each rank of your ring sends. Its time is the ring's limit, so the ring is the model's easiest
 # test.
 
 
@@ -602,7 +602,7 @@ print(f"adding {adding / 1e6:.1f} GB/s")
 
 # %% [markdown]
 # The model needs to know who sends what to whom, and what must wait for what. Your recording contains both. A message
-# belongs to the round after the last one in which its sender received something before sending it.
+# belongs to the round after the latest one from which its sender had already received a message.
 
 
 # %%
@@ -731,12 +731,12 @@ slow_messages = stored.data["slow"] if no_wires else seen["your ring, slow wire"
 draw({"Your ring, with a slow wire at rank 2": slow_messages})
 
 # %% [markdown]
-# Find a bar that is *not* slow, and the gap after it. A bar includes the time until its receiver is ready, so a long
+# Find a bar that is *not* long, and the gap after it. A bar includes the time until its receiver is ready, so a long
 # bar need not be on the slow wire.
 #
 # **Why were we wrong?** Compare the last two rows. (In *one way*, only rank 2 sends.) If they differ, two-way traffic
-# explains that part of the error, probably because acknowledgements for one neighbour wait behind data for the other in
-# the slow wire's queue. The rest remains unexplained.
+# explains part of the error, probably because acknowledgements for one neighbour wait behind data for the other in the
+# slow wire's queue. The rest remains unexplained.
 
 # %%
 results.answer(2, "Why does one slow wire slow all ranks, and why not the server's workers?", ...)
@@ -773,7 +773,7 @@ for name, ms in predictions.items():
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
-# **Guess first.** Who suffers?
+# **Guess first.** Which of the two suffers?
 #
 # </div>
 
@@ -899,7 +899,7 @@ print(f"The ring by rack reaches {crossed} of its limit, the uplinks.")
 results.compare_guess(5, levels)
 
 # %% [markdown]
-# The order of the ranks is part of an algorithm. If a launcher alternates between the racks, the same script sends
+# The order of the ranks is part of the algorithm. If a launcher alternates between the racks, the same script sends
 # twice as many bytes over the uplinks. Slurm's `--distribution=block` and `cyclic`
 # ([documentation](https://slurm.schedmd.com/sbatch.html#OPT_distribution)) make the same difference one level down,
 # where a node's ranks share its wire. Like *two levels*, MPI exchanges data with nearby ranks first (section 9).
@@ -910,9 +910,9 @@ results.answer(4, "Your cluster has racks. What do you check before you blame th
 # %% [markdown]
 # <details><summary>A model answer</summary>
 #
-# First check the order of ranks. Neighbours in the ring belong in the same rack, so that each uplink carries one chunk
-# each way per step. Then consider the algorithm. *Two levels* sends one gradient over an uplink, and the ring by rack
-# sends 1.5. Finally, look for a slow wire (section 6) and retransmitted packets (section 7).
+# First check the order of the ranks. Neighbours in the ring belong in the same rack, so that each uplink carries one
+# chunk each way per step. Then consider the algorithm. *Two levels* sends one gradient over an uplink, and the ring by
+# rack sends 1.5. Finally, look for a slow wire (section 6) and retransmitted packets (section 7).
 #
 # </details>
 
@@ -924,9 +924,9 @@ results.answer(4, "Your cluster has racks. What do you check before you blame th
 # - [**Recursive doubling**](../docs/learn/glossary.md#recursive-doubling). In round 0, neighbours exchange their
 #   *whole* gradients and add them. In round 1, the partners are 2 apart, then 4, and so on.
 # - [**Recursive halving**](../docs/learn/glossary.md#recursive-halving). In round 0, neighbours exchange *half* of the
-#   gradient, and each gets the half that it will add up. In round 1, they exchange half of that half with the rank 2
-#   away, and so on, until each rank has one complete chunk. Then these rounds run backwards, without adding, to gather
-#   the chunks.
+#   gradient, and each gets the half that it will add up. In round 1, they exchange half of that half with the rank at a
+#   distance of 2, and so on, until each rank has one complete chunk. Then these rounds run backwards, without adding,
+#   to gather the chunks.
 #
 # ### Exercise 3 · Recursive halving
 #
@@ -954,7 +954,7 @@ halving = check(3, halving)
 
 # %% [markdown]
 # Which prediction fits `MPI_Allreduce` on four nodes? On one switch, two algorithms send the same number of bytes, but
-# the racks tell them apart.
+# two racks show which is which.
 
 # %%
 doubling = [[(rank, rank ^ distance, GRADIENT) for rank in ranks4] for distance in (1, 2)]
@@ -1022,15 +1022,14 @@ for network, (seconds, rate) in PUBLISHED.items():
 #
 # A network that is too large for one rank is itself split, which is called [**model
 # parallelism**](../docs/learn/glossary.md#model-parallelism). In a dense layer, `x @ weights + bias`, each rank again
-# has some *rows* of `x`, but now only some of the **neurons**, which are columns of `weights` with their part of
-# `bias`.
+# has some *rows* of `x`, but now only some of the **neurons**, which are columns of `weights` and entries of `bias`.
 #
 # ### Exercise 4 · A dense layer on all ranks
 #
 # Write `split_dense(ranks, x, weights, bias)`. It returns the rank's rows of the *whole* layer's output, as an unsplit
 # layer would compute them.
 #
-# - With `ranks.Allgather(mine, everybody)`, each rank gets all rows, to apply its neurons to them.
+# - With `ranks.Allgather(mine, everybody)`, each rank gets all rows, and applies its neurons to them.
 # - Then each rank has its neurons' results for all rows, and needs all neurons' results for its own rows. This exchange
 #   is an [**all-to-all**](../docs/learn/glossary.md#all-to-all), `ranks.Alltoall(send, receive)`. It cuts `send` into
 #   `n` equal blocks *as laid out in memory*, and sends block *r* to rank *r*. `receive` gets one block from each rank,
@@ -1101,7 +1100,7 @@ for name, inputs, neurons in (
 # small but steady gradients never move (Lin et al. 2018, [arXiv 1712.01887](https://arxiv.org/abs/1712.01887)).
 #
 # **Send it in time.** In the [**backward pass**](../docs/learn/glossary.md#backward-pass), the gradient of the *last*
-# layer is ready first. If it is sent while the next one is computed, communication and computation
+# layer is ready first. If it is sent while the next one is being computed, communication and computation
 # [**overlap**](../docs/learn/glossary.md#overlap) (lab 11). But the next [**forward
 # pass**](../docs/learn/glossary.md#forward-pass) begins with the *first* layer. In a first-in, first-out queue, its
 # gradient waits behind the largest one (411 of 554 MB in VGG-16's first dense layer). Intel's MLSL, now oneCCL,
@@ -1116,8 +1115,8 @@ for name, inputs, neurons in (
 # 3. What communication do data parallelism and model parallelism (section 10) need?
 # 4. What did script authors gain when Horovod replaced TensorFlow's parameter servers with MPI?
 # 5. Why is Horovod's efficiency on 512 GPUs 90% with ResNet-101, but only 68% with VGG-16?
-# 6. With top-k (section 11), a rank sends 1% of the numbers. Above how many ranks is that more than a ring sends in
-#    float32?
+# 6. With top-k (section 11), a rank sends 1% of the numbers. Beyond how many ranks does it send more than a ring would
+#    in float32?
 
 # %% [markdown] tags=["instructor"]
 # <div class="alert alert-block alert-warning" style="color: black">
@@ -1142,7 +1141,7 @@ for name, inputs, neurons in (
 #
 # **For the instructor · Timing, and what goes wrong**
 #
-# At minute 40, anyone still on exercise 2 should take its solution.
+# At minute 40, anyone still on exercise 2 should use the solution.
 #
 # In exercise 1, blocking pulls hang with the long array, where two servers send to each other. In exercise 2,
 # `chunks[i] = chunks[i] + buffer` leaves `total` unchanged. In exercise 3, halve `n_bytes` before the first round. In
@@ -1151,7 +1150,7 @@ for name, inputs, neurons in (
 # On other machines:
 #
 # - With one core, figures may be marked as not valid. Don't use them to test the model.
-# - On other CPUs, only the rate of adding differs, as the wires are the limit.
+# - On other CPUs, only the speed of addition differs, as the wires are the limit.
 # - How many packets a shallow queue drops, and whether MPI suffers, is down to chance.
 #
 # </div>
@@ -1163,7 +1162,7 @@ for name, inputs, neurons in (
 #   less than two gradients, whatever n is.
 # - Correct sums and byte counts don't make a fast ring. Look at who waits for whom.
 # - A ring is as slow as its slowest link. It avoids incast, as each rank receives from one rank only.
-# - The order of ranks determines what an uplink carries.
+# - The order of the ranks determines what an uplink carries.
 # - A model with three measured numbers predicts times until something that it lacks, such as a queue, matters.
 
 # %% jupyter={"source_hidden": true}
