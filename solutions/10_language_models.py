@@ -14,8 +14,8 @@
 # How fast will a language model be on your machine? Compute it from two measured numbers and the model's published
 # sizes, then run the model and see how wrong you were.
 #
-# **You will** write attention and its cache, and train a small model. Then you forecast the speed of Qwen3-0.6B, seal
-# the forecast, run the model, find out what it lacked, and test a correction on another model.
+# **You will** write attention and its cache, and train a small model. Then you will forecast the speed of Qwen3-0.6B,
+# seal the forecast, run the model, find what the forecast lacked, and test a correction on another model.
 #
 # **Time** {minutes}
 #
@@ -81,8 +81,8 @@ print(text.source)
 # %% [markdown]
 # ## 1 · A transformer, small and whole {read 5.5, do 4, wait 0.9}
 #
-# A language model answers one question, *given the text so far, what comes next?* The text is cut into
-# [**tokens**](../docs/learn/glossary.md#token), which are single characters here, out of 128, and pieces of words in
+# A language model answers one question: *given the text so far, what comes next?* The text is cut into
+# [**tokens**](../docs/learn/glossary.md#token), which are characters here (128 different ones), and pieces of words in
 # chat models. The model returns a number for each possible next token, its *logit*. Append a likely token, ask again,
 # and the model writes.
 #
@@ -91,7 +91,7 @@ print(text.source)
 # ```mermaid
 # flowchart LR
 #     accTitle: A transformer
-#     accDescr: Tokens become vectors. Blocks follow. Each adds attention, then two matmuls. At the end are the logits.
+#     accDescr: Tokens become vectors. Blocks follow. Each adds attention, then two matmuls. The logits come last.
 #     tokens["tokens"] --> embed["a vector each,<br>plus its position's"]
 #     embed --> attend["attention:<br>look up earlier tokens"]
 #     subgraph block["block, repeated"]
@@ -100,9 +100,9 @@ print(text.source)
 #     think --> logits["logits of the<br>next token"]
 # ```
 #
-# Tokens look at each other only in [**attention**](../docs/learn/glossary.md#attention). Each token has a *query*
-# vector for what it looks for, a *key* by which it is found, and a *value* that it passes on. The *heads* look for
-# different things.
+# Tokens look at each other only in [**attention**](../docs/learn/glossary.md#attention). Each token has three vectors,
+# a *query* that describes what it looks for, a *key* by which it is found, and a *value* that it passes on. Each *head*
+# looks for different things.
 
 # %% [markdown]
 # ### Exercise 1 · What a token may see
@@ -160,8 +160,8 @@ untrained = random_weights()
 print(f"{sum(array.size for array in untrained.values()):,} weights")
 
 # %% [markdown]
-# Here is the rest in NumPy, with your attention inside. `norm` keeps the vectors at one size (*RMSNorm*), and GELU is a
-# smooth ReLU.
+# Here is the rest in NumPy, with your attention inside. `norm` scales the vectors to the same size (*RMSNorm*), and
+# GELU is a smooth ReLU.
 
 
 # %%
@@ -279,7 +279,7 @@ def held_out_losses(weights):
 
 
 # %% [markdown]
-# Now train. With each loss, the model writes 60 characters.
+# Now train. Each report shows the loss, and 60 characters that the model writes.
 
 # %%
 print("Training: about two minutes", flush=True)
@@ -309,7 +309,7 @@ said = ", ".join(f"{step}: {loss:.2f}" for step, loss in losses.items())
 plots.show(figure, alt=f"Loss on held-out text by training step: {said}", keep=results)
 
 # %% [markdown]
-# Before training, the loss is above the one for equal probabilities, because random weights strongly prefer some
+# Before training, the loss is higher than for equal probabilities, because random weights strongly prefer some
 # characters. [nanoGPT's recipe for a CPU](https://github.com/karpathy/nanoGPT), published for this size, reaches a loss
 # of 1.88 on Shakespeare after about 3 minutes on a laptop.
 #
@@ -416,8 +416,8 @@ plots.show(
 # %% [markdown]
 # ### Exercise 3 · Operations and bytes
 #
-# Write `cost(tokens, cached, model, weight_bytes, kv_bytes)` for one pass of one request, with `tokens` new tokens, at
-# least one, after `cached` earlier ones. `model` has `layers`, `heads`, `kv_heads`, `head_size` (numbers per head) and
+# Write `cost(tokens, cached, model, weight_bytes, kv_bytes)` for one pass of one request, with `tokens` new tokens (at
+# least one) after `cached` earlier ones. `model` has `layers`, `heads`, `kv_heads`, `head_size` (numbers per head) and
 # `active_weights` (of all layers and the logits). Return a tuple of three numbers:
 #
 # - *operations*: each active weight is multiplied and added once per new token. In attention, in each layer and each
@@ -588,10 +588,10 @@ if not no_engine:
 # largest weight would leave too few of the 16 codes for the others, so small groups share a scale.
 #
 # Write `in_groups(weights, bits, group)` for an array of weights (rows, columns). The columns are divided into groups
-# of `group` neighbours; `bits` is 2 to 8. Each group of each row has its own scale, such that its largest absolute
-# weight becomes exactly the largest code, 2^(bits − 1) − 1 (7 for 4 bits). A weight's code is the integer nearest to
-# weight / scale. Return the codes as an array of integers (rows, columns), and the scales as an array (rows, columns /
-# group). An all-zero group has codes of 0 and a scale of 1.
+# of `group` neighbours; `bits` is 2 to 8. Each group of each row has its own scale, chosen so that the group's largest
+# absolute weight becomes exactly the largest code, 2^(bits − 1) − 1 (7 for 4 bits). A weight's code is the integer
+# nearest to weight / scale. Return the codes as an array of integers (rows, columns), and the scales as an array (rows,
+# columns / group). An all-zero group has codes of 0 and a scale of 1.
 
 
 # %%
@@ -610,7 +610,7 @@ def in_groups(weights, bits, group):
 in_groups = check(4, in_groups)
 
 # %% [markdown]
-# Now break the seal. For a token, the last figure is the share of memory bandwidth in the same rounds.
+# Now break the seal. For a token, the last figure is the share of memory bandwidth reached in the same rounds.
 
 # %% tags=["background"]
 run = recording.figures if no_engine else running.figures()
@@ -656,31 +656,31 @@ alt = f"Tokens per second against each round's bandwidth. {'; '.join(said)}."
 plots.show(figure, alt=alt, keep=results, watched=watched)
 
 # %% [markdown]
-# Each point is a round, and the lines are memory's limits. Does decode follow memory?
+# Each point is a round, and the lines are the memory limits. Does decode follow the bandwidth?
 #
 # <details><summary>How to read it</summary>
 #
-# If points lie on their line, memory is the limit. If they stay level while the bandwidth changes, it isn't. The
-# forecast's error also includes any change in bandwidth since then.
+# If points lie on their line, memory is the limit. If they stay level while the bandwidth changes, it isn't. Later
+# changes in bandwidth also add to the forecast's error.
 #
 # </details>
 #
 # ## 6 · Why were we wrong? {read 4.5, do 2.5, wait 1.5}
 #
-# The forecast assumed that arithmetic runs at the FP32 peak, that bytes arrive at memory's speed, and that nothing else
-# takes time. There are five suspects.
+# The forecast assumed that arithmetic runs at the FP32 peak, that bytes arrive at the measured bandwidth, and that
+# nothing else takes time. There are five suspects.
 #
 # | suspect | the forecast assumed | an experiment to test it |
 # | --- | --- | --- |
-# | kernels | the FP32 peak of this machine | a prompt through all blocks minus one through half |
+# | kernels | the FP32 peak of this machine | a prompt's time, all blocks minus half |
 # | unpacking | weights cost only their bytes | a block whose weights stay in the CPU's caches |
 # | attention | its cache costs only its bytes | the deep cache minus the short one |
 # | logits | computed for each token of a prompt | a vocabulary of 1,024 symbols |
 # | gaps | nothing between the matmuls | wider blocks show what doesn't grow with the weights |
 #
-# The model keeps its width, so the same kernels run. A part's time is the difference between two measurements, round by
-# round, with the rounds' range. The wide blocks are two and four of Qwen3-8B's 36. *Not repacked* keeps `Q4_0` in the
-# file's order, which llama.cpp's faster kernels can't read.
+# The model keeps its width, so the same kernels run. A part's time is the round-by-round difference between two
+# measurements, shown with its range. The two wide models have two and four of Qwen3-8B's 36 blocks. *Not repacked*
+# keeps `Q4_0` in the file's order, which llama.cpp's faster kernels can't read.
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
@@ -792,16 +792,16 @@ results.answer(2, "What explains the miss of a token, and what would help?", ...
 # %% [markdown]
 # <details><summary>A model answer</summary>
 #
-# **The prompt.** Two errors have opposite signs. The forecast counted logits for every token, but only the last one's
-# are needed. Blocks don't run at the FP32 peak, because this build uses AVX2 or NEON, multiplies integers, and unpacks
-# the weights. If 1,024 tokens take more than four times as long as 256, one reason is attention, which takes a larger
-# share of longer prompts and may run slower than matmuls (section 7).
+# **The prompt.** Two errors partly cancel out. The forecast counted logits for every token, but only the last one's are
+# needed. Blocks don't run at the FP32 peak, because this build uses AVX2 or NEON, multiplies integers, and unpacks the
+# weights. If 1,024 tokens take more than four times as long as 256, one reason is attention, which takes a larger share
+# of longer prompts and may run slower than matmuls (section 7).
 #
 # **A token.** If a block in the caches takes nearly as long as one from memory, memory isn't the limit, and a better
 # kernel or more cores help; if it is much faster, fewer bits help. If the ranges overlap, you can't decide. If a wide
-# block reaches a larger share of memory's speed, part of each block's time is fixed, because activations are rounded to
-# 8 bits and threads wait for each other between some 20 operations. If more cached tokens reach a small share, the
-# attention kernel is the limit.
+# block reaches a larger share of the memory bandwidth, part of each block's time is fixed, because activations are
+# rounded to 8 bits and threads wait for each other after each of some 20 operations. If reading more cached tokens
+# reaches only a small share, the attention kernel is the limit.
 #
 # </details>
 #
@@ -809,8 +809,8 @@ results.answer(2, "What explains the miss of a token, and what would help?", ...
 #
 # The time of a pass is a sum of parts, each proportional to something that you can count. In prefill, you count the
 # operations of the matmuls and of attention; in decode, the bytes of the weights, the operations of attention, and, for
-# the gaps, the blocks. The code finds the time per unit of each part, for prefill from two prompts, and for decode by
-# the least relative error over six measurements.
+# the gaps, the blocks. The code finds each part's time per unit. For prefill, it uses two prompts; for decode, it
+# minimises the relative error over six measurements.
 
 
 # %%
@@ -917,16 +917,16 @@ results.answer(3, "Is the largest error above 15%? What does the correction stil
 # <details><summary>A model answer</summary>
 #
 # It assumes that an operation or a byte costs the same at any width. Its prefill part was fitted at only one width, and
-# ignores bytes and gaps. Where a forecast is above the rounds' range, wider matrices run faster than assumed, and the
-# forecast for Qwen3-8B is probably pessimistic too. If decode follows memory, a time per byte is right only while the
-# bandwidth stays the same.
+# ignores bytes and gaps. Where a forecast is above the measured range, wider matrices run faster than assumed, and the
+# forecast for Qwen3-8B is probably pessimistic too. If decode follows the bandwidth, the time per byte holds only while
+# the bandwidth stays the same.
 #
 # </details>
 #
 # ### Models that you haven't run
 #
-# The next model is Qwen3-8B, which fits into 8 GB with 4-bit weights, but not alongside a browser. Its interval is a
-# guess from the largest error, which was at a different width and with 256-token prompts. Nothing like the experts of
+# The next model is Qwen3-8B, which fits into 8 GB with 4-bit weights, but not alongside a browser. Its interval is
+# guessed from the largest error, measured at a different width and with 256-token prompts. Nothing like the experts of
 # the mixture Qwen3-30B-A3B was measured, so there is only an upper bound.
 
 # %%
@@ -950,8 +950,8 @@ print(f"Qwen3-30B-A3B in Q4_0, {FORMATS['Q4_0'] * moe.weights / 1e9:.1f} GB:", e
 print(f"{moved / 1e9:.2f} GB per token, at most {fastest / moved:.0f} tokens/s")
 
 # %% [markdown]
-# In these published results, *read* is tokens/s times bytes per token, and *share* divides it by the bandwidth on
-# paper.
+# In these published results, *read* is tokens/s times bytes per token, and *share* is *read* divided by the theoretical
+# bandwidth.
 #
 # | machine, model | tokens/s | read | share |
 # | --- | --- | --- | --- |
@@ -988,7 +988,7 @@ for bits in (8, 4, 3, 2):
 
 # %% [markdown]
 # The intervals are for differences on the same texts. Where do groups help, and where do the intervals overlap? In
-# groups of 32, the scale adds half a bit per weight. In large models, a few inputs have far larger activations.
+# groups of 32, the scale adds half a bit per weight. In large models, a few inputs have outsized activations.
 # [GPTQ](https://arxiv.org/abs/2210.17323) (2022), [AWQ](https://arxiv.org/abs/2306.00978) (2023) and llama.cpp's
 # [imatrix](https://github.com/ggml-org/llama.cpp/tree/master/tools/imatrix) use a sample text to find what matters, and
 # choose scales and codes accordingly.
@@ -1255,8 +1255,8 @@ results.answer(5, "When does a draft make writing slower on your machine?", ...)
 #
 # 1. Bytes and kernels are missing. At 14 GFLOP per token, the model has 7 billion weights and, in 16 bits, reads 14 GB
 #    per token. Ask for the bits per weight, the *measured* bandwidth, and the engine.
-# 2. Measure what share of the bandwidth decode reaches. If it is close to all, channels help; if it is far below, cores
-#    or better kernels help.
+# 2. Measure what share of the bandwidth decode reaches. If it is nearly 100%, channels help; if it is far less, cores
+#    or better kernels do.
 #
 # </div>
 
@@ -1272,12 +1272,12 @@ results.answer(5, "When does a draft make writing slower on your machine?", ...)
 #
 # - llama.cpp's wheel uses AVX2 on x86-64 and plain NEON on Arm64, where *not repacked* may show no difference. AVX-512,
 #   AMX or Arm's matrix instructions raise the limits, but not the engine's speed.
-# - With 16 MB of last-level cache or less, no two blocks fit, so only section 5's picture can tell. With more than 100
-#   MB, the models are Qwen3-1.7B and 4B.
-# - The lab needs 4 GB of memory and 2 GB of disk at a time, or 7 and 4.5 GB with large caches. With less than 5 GB
-#   free, the deep cache has 1,536 tokens.
+# - With 16 MB of last-level cache or less, no two blocks fit, so rely on section 5's picture. With more than 100 MB,
+#   the models are Qwen3-1.7B and 4B.
+# - The lab needs up to 4 GB of memory and 2 GB of disk, or 7 and 4.5 GB with large caches. With less than 5 GB free,
+#   the deep cache has 1,536 tokens.
 # - Two CPUs on one core can double the waiting time. With two NUMA nodes, figures vary between engine starts.
-# - Without llama.cpp or AVX2, sections 5 to 10 show a recording, and the forecast is for that machine.
+# - Without llama.cpp or AVX2, sections 5 to 10 show another machine's speeds, and the forecast is for that machine.
 # - Other work on the cores hurts decode most, because waiting threads spin.
 #
 # </div>
@@ -1286,8 +1286,8 @@ results.answer(5, "When does a draft make writing slower on your machine?", ...)
 # ## Remember
 #
 # - Arithmetic limits prefill (TTFT), and memory limits decode (TPOT); kernels can keep both far below their limits.
-# - A forecast counts if it was written before the run, and a correction if it holds for a different model.
-# - A KV cache avoids computing earlier tokens again, but costs memory, reading and arithmetic per request.
+# - A forecast counts only if it was written before the run, and a correction only if it holds for a different model.
+# - A KV cache avoids computing earlier tokens again, but costs memory, bandwidth and arithmetic per request.
 
 # %% jupyter={"source_hidden": true}
 rows = [
