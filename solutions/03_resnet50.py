@@ -19,7 +19,7 @@
 #
 # **Time** {minutes}
 #
-# **Connects to** labs 01 and 02, which fuse operators and race one convolution, lab 05, which searches for settings,
+# **Connects to** labs 01 and 02, which fuse operators and time one convolution, lab 05, which searches for settings,
 # and lab 08, which trains this network on a cluster.
 
 # %% tags=["parameters"]
@@ -186,9 +186,9 @@ for name in ["as found"] if RECORDED else PROFILED:
     print(f"profiled: {name}" + f", {speed:.1f} images/s" * (name == "as found"), flush=True)
 
 # %% [markdown]
-# Now the long measurement. Every row of `SUSPECTS` adds one change to an earlier row. All variants and two limits run
-# alternately, six times each, **in the background**. This takes about 13 minutes, during which you shouldn't start any
-# work other than this notebook's cells.
+# Now the long measurement. Every row of `SUSPECTS` adds one change to an earlier row. All variants and two limits are
+# measured in turn, six times each, **in the background**. This takes about 13 minutes, during which you should run only
+# this notebook's cells.
 #
 # - `many threads` is what a container can do to you. TensorFlow starts a thread for each CPU that it *sees*, and a
 #   quota doesn't hide any. This row starts 16 per core that you may use, up to 256.
@@ -355,7 +355,7 @@ print(f"The last ten: {float(training_flops(each, 10)) / 1e9:.2f} GFLOP")
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
-# **Guess first.** What share of this limit does the script reach with no options set, on a machine to itself?
+# **Guess first.** What share of this limit does the script reach with no options set and a machine to itself?
 #
 # </div>
 
@@ -458,8 +458,8 @@ results.answer(1, "Which bar would you question first, and why?", ...)
 # <details><summary>A model answer</summary>
 #
 # The convolutions do nearly all of the arithmetic, so their bars may be long. Their three passes take the same number
-# of operations, so ask why one takes longer. The normalisation does next to no arithmetic, a few operations per number.
-# If its bar is as long as a convolution's, something is wrong with it.
+# of operations, so ask why one takes longer. Normalisation does next to no arithmetic, a few operations per number. If
+# its bar is as long as a convolution's, something is wrong with it.
 #
 # </details>
 #
@@ -470,9 +470,9 @@ results.answer(1, "Which bar would you question first, and why?", ...)
 # default to the number of CPUs that TensorFlow sees.
 #
 # - Two [**hardware threads**](../docs/learn/glossary.md#core) share a core's arithmetic units, and a good convolution
-#   keeps these busy with one thread.
+#   keeps the units busy with one thread.
 # - A batch system or `taskset` gives you certain CPUs, a *mask*. A container's *quota* is CPU time on any of them. With
-#   a quota of 2.5, two threads can run all the time. Never pin threads under a quota, as those CPUs may be busy while
+#   a quota of 2.5, two threads can run all the time. Never pin threads under a quota, as their CPUs may be busy while
 #   others are idle.
 # - Memory on another [**NUMA node**](../docs/learn/glossary.md#numa-node) is slower to reach. With two sockets, the
 #   usual advice is one process per node, as in `numactl --cpunodebind=0 --membind=0 python train.py`.
@@ -519,8 +519,8 @@ for quota in (None, 2.5):
 # ## 5 · Three sick logs {read 3, do 8}
 #
 # With `ONEDNN_VERBOSE=1`, oneDNN writes a line for each of its [**primitives**](../docs/learn/glossary.md#primitive),
-# whichever program calls it. In 2026, PyTorch computed FP16 matmuls [more than 1,000 times
-# slower](https://github.com/pytorch/pytorch/issues/193951), and one word in this log gave the cause away.
+# whichever program calls it. In 2026, a build of PyTorch 2.14 computed FP16 matmuls [more than 1,000 times
+# slower](https://github.com/pytorch/pytorch/issues/193951) than 2.13, and one word in this log gave the cause away.
 #
 # ### Exercise 3 · Three sick logs
 #
@@ -576,7 +576,7 @@ for sick in ("training-a", "training-b", "int8-c"):
     print(f"{sick:10}  " + ", ".join(f"{name} {ms:+6,.0f} ms" for name, ms in parts.items()))
 
 # %% [markdown]
-# Which column shows the cause? Look at the rows that lost the most, and at the heads. `src` and `dst` are layouts.
+# Which column shows the cause? Look at the rows that lost the most, and at the headers. `src` and `dst` are layouts.
 # `acdb` keeps the channels last, `abcd` keeps them first, and `aBcd16b` is blocked.
 
 # %%
@@ -593,12 +593,12 @@ results.answer(2, "What is wrong in a, b and c, and what would you change?", ...
 # %% [markdown]
 # <details><summary>A model answer</summary>
 #
-# - **a**: the same code takes nearly twice as long for the same work. The head shows why: `nthr:1`, one thread.
+# - **a**: the same code takes nearly twice as long for the same work. The header shows why: `nthr:1`, one thread.
 #   `torchrun` sets `OMP_NUM_THREADS=1` for each of several ranks unless you set it.
 # - **b**: the reorders take longer. Images come as `abcd`, PyTorch's own layout. The convolutions want them blocked
 #   (`aBcd16b`), and their results go back to `abcd` each time. `memory_format=torch.channels_last` ends that.
 # - **c**: other code takes longer. Three of the 53 rows, all for the same work, take most of the time. They use
-#   `ref:any`, oneDNN's plain C++ reference implementation for cases without a better one. The head says `Intel AVX2`,
+#   `ref:any`, oneDNN's plain C++ reference implementation for cases without a better one. The header says `Intel AVX2`,
 #   although the CPU has AVX-512, because `ONEDNN_MAX_CPU_ISA=AVX2` was set. With AVX2, oneDNN has no INT8 kernel for 8
 #   groups of 14 channels.
 #
@@ -607,9 +607,8 @@ results.answer(2, "What is wrong in a, b and c, and what would you change?", ...
 # %% [markdown]
 # ## 6 · The suspects {read 11, wait 0.3}
 #
-# For each suspect, write your guess first. The row then shows its speed, its share of the limit, and its factor
-# compared with the variant that it changes, with 95% [**confidence
-# intervals**](../docs/learn/glossary.md#confidence-interval).
+# For each suspect, write your guess first. The row then shows its speed, its share of the limit, and its speed-up over
+# the variant that it changes, with 95% [**confidence intervals**](../docs/learn/glossary.md#confidence-interval).
 
 # %% tags=["background"]
 if RECORDED:
@@ -666,14 +665,14 @@ evidence("cores busy", "default", "many threads")
 
 # %% [markdown]
 # **What explains it?** TensorFlow's waiting threads sleep, so they don't block the cores. But each operation is cut
-# into more pieces, and each thread brings its own data into the caches. The thread switches show how often. A real
-# quota is worse, as all threads together use it up early in each period. Then all of them stop until the next one.
+# into more pieces, and each thread brings its own data into the caches. The thread switches reflect this. A real quota
+# is worse, as all threads together use it up early in each period. Then all of them stop until the next one.
 #
 # ### The normalisation
 #
 # Keras 2 called one operation, `FusedBatchNormV3`. Keras 3 supports several frameworks, and writes a normalisation as a
 # chain of small operations (`keras/src/backend/tensorflow/nn.py`). Each reads whole images, and most write them,
-# forward and backward. Together, the two ledgers forecast the factor.
+# forward and backward. Together, the two ledgers forecast the speed-up.
 
 # %%
 as_found, fused = ledgers["as found"], ledgers["fused norm"]
@@ -702,12 +701,12 @@ draw_ledgers(["as found", "fused norm"], "The same step, with normalisations as 
 # %% [markdown]
 # **What explains it?** The forecast replaced one bar. Others may also have become shorter, such as the sums of
 # gradients. But the convolutions did the same work in both profiles. If their change exceeds the other bars' savings,
-# the whole ledgers explain nothing.
+# the ledgers' totals explain nothing.
 #
 # ### The layout
 #
 # In 2018, the advice for CPUs was NCHW (channels first), and both published runs used it. oneDNN's convolutions worked
-# on blocks of channels, and NCHW was closer to these. Today they work on NHWC directly (lab 02).
+# on blocks of channels, which are closer to NCHW. Today they work on NHWC directly (lab 02).
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
@@ -724,8 +723,8 @@ evidence("page faults", "fused norm", "NCHW")
 
 # %% [markdown]
 # **What explains it?** Section 5 has the log of such a run. Whole images are reordered around convolutions. Each copy
-# needs memory, which shows up as [*page faults*](../docs/learn/glossary.md#page-fault). One takes the kernel about a
-# microsecond, so you can compute their share of the loss. The next rows use NHWC.
+# needs memory, which shows up as [*page faults*](../docs/learn/glossary.md#page-fault). Each takes the kernel about a
+# microsecond, so you can compute their share of the slowdown. The next rows use NHWC.
 #
 # ### One operation at a time
 #
@@ -773,9 +772,9 @@ bars["factor"] = bars["float32"] / bars[half_name]
 bars[bars.max(axis=1) > 5].round(2)
 
 # %% [markdown]
-# **What explains it?** Arithmetic may speed up as much as the peak does. Memory-bound work gains a factor of two at
-# most, and the update of the weights, which stay in float32, gains nothing. Conversions add time. A bar outside these
-# bounds used a different kernel, or is noisy.
+# **What explains it?** Arithmetic may speed up by the same factor as the peak. Memory-bound work gains a factor of two
+# at most, and the update of the weights, which stay in float32, gains nothing. Conversions add time. A bar outside
+# these bounds means a different kernel, or noise.
 #
 # ### Memory and its pages
 #
@@ -838,8 +837,8 @@ results.compare_guess(8, batch_gain)
 
 # %% [markdown]
 # **What explains it?** A line fits any two points, and the larger batch is the third. The fixed part is work on
-# *weights*, which is the same for one image as for a hundred, the overhead of each operation, and kernels that use the
-# cores poorly with one image.
+# *weights* (the same for one image as for a hundred), the overhead of each operation, and kernels that use the cores
+# poorly with one image.
 #
 # ### The verdict
 
@@ -884,7 +883,7 @@ results.answer(3, "Which suspects were guilty on your machine, and which were no
 #
 # </details>
 #
-# ## 7 · How far is the limit? {read 4, do 7}
+# ## 7 · How close is the limit? {read 4, do 7}
 #
 # The best step still falls short of the limit. Which kind of work should be improved next? Each needs a minimum number
 # of operations, and must move each of its tensors at least once. A normalisation with its ReLU moves five tensors of
@@ -927,8 +926,8 @@ pd.DataFrame(kinds, index=["ms", "GFLOP", "GB"]).T.round(2)
 # milliseconds, the GFLOP and the GB. `step_ms` is the time of the whole step, `peak` is in GFLOP/s, and `bandwidth` in
 # GB/s. Return a list of tuples `(name, ms)`, the largest first:
 #
-# - for each kind, the milliseconds that it would save at its limit. The limit is the longer of two times, for its
-#   operations at the peak and for its bytes at the bandwidth;
+# - for each kind, the milliseconds that it would save at its limit. The limit is the longer of its operations' time at
+#   the peak and its bytes' time at the bandwidth;
 # - `("unaccounted", ms)`, the absolute difference between the step's time and the sum of the kinds' times.
 #
 # **Leave out what comes after** `"unaccounted"`, because you can't rank a saving that is smaller than what you can't
@@ -972,7 +971,7 @@ results.answer(4, "What would you work on next, and how much could it bring?", .
 #
 # The row that comes first in both lists, unless memory varied too much to decide. But a second profile can move a row
 # by more than *unaccounted*. The profiled step runs one operation at a time, so its time differs from section 6's. To
-# see a row's effect, subtract its saving from the step, and divide the step by the rest. Fusion can do more, as it
+# see a row's effect, subtract its saving from the step, and divide the step by the result. Fusion can do more, as it
 # lowers the limit itself.
 #
 # </details>
@@ -984,8 +983,8 @@ results.answer(4, "What would you work on next, and how much could it bring?", .
 # fastest precision and with the better of two batch sizes.
 #
 # PyTorch uses [**OpenMP**](../docs/learn/glossary.md#openmp) threads. Installed with pip, it comes with GNU's library,
-# `libgomp`. There, a waiting thread *spins* for a while, so that it can continue immediately, and keeps its core busy.
-# `OMP_WAIT_POLICY=passive` makes it sleep. `KMP_BLOCKTIME` and `KMP_AFFINITY` belong to Intel's `libiomp5`, and do
+# `libgomp`. Its waiting threads *spin* for a while, so that they can continue immediately, and keep their cores busy.
+# `OMP_WAIT_POLICY=passive` makes them sleep. `KMP_BLOCKTIME` and `KMP_AFFINITY` belong to Intel's `libiomp5`, and do
 # nothing unless it is preloaded.
 #
 # <div class="alert alert-block alert-info" style="color: black">
@@ -1034,8 +1033,8 @@ draw_shares([name for name in race if name != "limit"], race, "Two frameworks on
 # that it replaces.
 #
 # Waking a thread takes tens of microseconds, and section 5's log has a few hundred primitives in a step. Multiply the
-# two, and compare with the time of a step. A larger difference has a different cause. Threads should sleep where other
-# work needs the cores, as with several ranks on a node.
+# two, and compare the result with the time of a step. A larger difference has a different cause. Threads should sleep
+# where other work needs the cores, as with several ranks on a node.
 #
 # Don't trust a ratio close to 1, as the faster batch size was chosen in the same rounds. A wide interval shows that
 # launches differ.
@@ -1076,9 +1075,9 @@ results.answer(5, "What would you change in your own training script tomorrow?",
 #
 # ## 9 · What was published {read 5, optional}
 #
-# Two reports started this lab. In 2019, an Intel talk showed `tf_cnn_benchmarks` with batch 16 at 3.84 images/s by
+# Two reports prompted this lab. In 2019, an Intel talk showed `tf_cnn_benchmarks` with batch 16 at 3.84 images/s by
 # default and 17.69 with Intel's library (4.6×). A walk-through on a rented machine (two nine-core sockets, batch 128)
-# published these figures in 2018:
+# gave these figures in 2018:
 #
 # | setting, published 2018 | images/s |
 # | --- | --- |
@@ -1104,7 +1103,7 @@ for what, images in {"default": 5.48, "Intel's build": 33.62}.items():
 # With measuring slots or little memory, the lab shows recorded figures instead. PyTorch is optional (`./lab setup
 # --torch`, 1 GB). Without it, section 8 shows recorded figures, too. If time is short, skip sections 4 and 9.
 #
-# *Busy.* If a row is marked, rerun section 1's start cells after the lesson.
+# *Busy.* If a row is marked, restart section 1's measurements after the lesson.
 #
 # </div>
 
@@ -1115,7 +1114,7 @@ for what, images in {"default": 5.48, "Intel's build": 33.62}.items():
 #
 # - *AVX2 only, or AVX-512 without BF16.* The precision row shows a recording, and the limit is float32's.
 # - *AMX.* The limit is many times float32's. Shares are small, and section 7 ranks norms and sums first.
-# - *Many cores, two nodes.* The batch grows with the cores. Fixed work and single-threaded parts weigh more.
+# - *Many cores, two nodes.* The batch grows with the cores. Fixed work and single-threaded parts matter more.
 #   TensorFlow's threads don't know about nodes, so expect a lower share.
 # - *Arm.* There is no bfloat16 row.
 #
