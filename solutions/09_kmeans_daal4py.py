@@ -16,7 +16,7 @@
 #
 # **You will** reduce a photo to a few colours with [**K-Means**](../docs/learn/glossary.md#k-means), let several
 # [**ranks**](../docs/learn/glossary.md#rank) share its pixels, and catch two runs that look right but aren't. Then you
-# find out how few of the pixels would have been enough.
+# will find out how few pixels would have been enough.
 #
 # **Time** {minutes}
 #
@@ -71,7 +71,7 @@ RACE_ROUNDS = 1 if QUICK else 9  # section 7
 #
 # The photo comes with scikit-learn ([danielbuechele](https://www.flickr.com/photos/danielbuechele/6061409035), [CC BY
 # 2.0](https://creativecommons.org/licenses/by/2.0/)). To use your own, put a file next to this notebook and set `PHOTO`
-# to its name. Your photo needs at least 64 colours.
+# to its name. It needs at least 64 colours.
 
 # %%
 PHOTO = None  # or "my_photo.jpg"
@@ -249,8 +249,7 @@ plots.show(figure, alt=alt, keep=results)
 #
 # Now several ranks share the pixels. *Single program, multiple data*, or [**SPMD**](../docs/learn/glossary.md#spmd),
 # means that every rank runs the same script on its own rows. In each iteration, the ranks need the mean of each
-# centroid's pixels over all ranks. So each rank sends the *sums* and *counts* of its pixels, and all of them are added
-# up.
+# centroid's pixels over all ranks. So each rank sends the *sums* and *counts* of its pixels, and these are added up.
 #
 # ```mermaid
 # flowchart LR
@@ -266,8 +265,8 @@ plots.show(figure, alt=alt, keep=results)
 #
 # Dividing the photo is the script's job. [daal4py's
 # example](https://github.com/uxlfoundation/scikit-learn-intelex/blob/main/examples/daal4py/kmeans_spmd.py) gives each
-# rank `int(rows / ranks)` rows, so the last `rows % ranks` rows are lost. In this file, each share ends where the next
-# one starts.
+# rank `int(rows / ranks)` rows, so the last `rows % ranks` rows are lost. In the file below, each share ends where the
+# next starts.
 
 # %%
 # %%writefile work/share.py
@@ -294,13 +293,13 @@ mine = pixels[start:stop].astype(np.float64)
 # Write `partial(pixels, centroids)`, which returns one rank's contribution to an iteration. `pixels` has *n* ≥ 1 rows
 # of three numbers, and `centroids` has *k*. The result is a NumPy array with *k* rows and **four** columns. Row *i*
 # contains the sums of red, green and blue over the pixels nearest to centroid *i*, and their count. A centroid without
-# pixels gets a row of zeros. The pixels' `labels` are given. A loop over centroids is fast enough.
+# pixels gets a row of zeros. The pixels' `labels` are provided. A loop over centroids is fast enough.
 #
 # ### Exercise 3 · Do all ranks have the same centroids?
 #
-# If ranks work together, **all of them hold the same centroids**. Write `spread(of_ranks)` to measure that. `of_ranks`
-# is a list of the ranks' centroids, arrays of the same shape. Return one number, the largest difference between any two
-# ranks in any component of any centroid.
+# If ranks work together, **all of them hold the same centroids**. Write `spread(of_ranks)` to measure how far apart
+# they are. `of_ranks` is a list of the ranks' centroids, arrays of the same shape. Return one number, the largest
+# difference between any two ranks in any component of any centroid.
 
 # %%
 # %%writefile work/sums.py
@@ -334,8 +333,9 @@ partial = check(2, "work/sums.py")
 spread = check(3, "work/sums.py")
 
 # %% [markdown]
-# The checks wrote `work/checked/sums.py`, from which the scripts import your functions. An iteration sends at least *k*
-# × 4 numbers per rank, however many pixels there are. But floating-point sums depend on the order of additions.
+# The checks wrote `work/checked/sums.py`, from which the scripts import your functions. In an iteration, each rank
+# sends at least *k* × 4 numbers, however many pixels there are. But floating-point sums depend on the order of
+# additions.
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
@@ -373,7 +373,7 @@ results.answer(2, "Why is one of the two exactly 0?", ...)
 # Pixels are integers, so every intermediate sum is an integer. Double precision represents all integers up to 2**53
 # exactly. Below that, nothing is rounded, and the order of additions doesn't matter. After the division by 255, nearly
 # every addition is rounded, and a different order rounds differently. With float32, the limit is 2**24, the sum of
-# about 65,800 white pixels. So on integers, ranks must agree *exactly* on these sums.
+# about 65,800 white pixels. So with integers, ranks must agree *exactly* on these sums.
 #
 # </details>
 #
@@ -500,7 +500,7 @@ only_its_own = math.isclose(looks["objective"], looks["of its own pixels"], rel_
 results.compare_guess(3, REASONS[2] if only_its_own else REASONS[0])
 
 # %% [markdown]
-# Your `spread` catches it, because the ranks hold different centroids, each fitted to its own share.
+# Your `spread` catches this, because the ranks hold different centroids, fitted to their own shares.
 
 # %% [markdown]
 # The colleague reads the documentation again, and moves one argument:
@@ -538,7 +538,8 @@ print(f"objective: two ranks {again['objective']:,.0f}, one process {again['of o
 results.compare_guess(4, "not zero" if again["ranks, at the end"] else "zero")
 
 # %% [markdown]
-# All ranks agree, and the objective covers all pixels. Is it right now? Look at two more rows of the same results.
+# All ranks agree, and the objective covers all pixels. Is the script right now? Look at two more rows of the same
+# results.
 
 # %%
 for row in ("ranks, at the start", "vs one process"):
@@ -551,7 +552,7 @@ results.answer(3, "Each rank has a start of its own. What does the first iterati
 # <details><summary>A model answer</summary>
 #
 # Each rank draws its first centroids from its own pixels. Centroid 3 may be a blue on rank 0 and a brown on rank 1. The
-# first iteration adds up their sums and their counts, and divides, so it takes the mean of pixels that don't belong
+# first iteration adds up their sums and counts, and divides them, so it takes the mean of pixels that don't belong
 # together. From then on, all ranks hold the same centroids, so agreement at the *end* proves nothing. The run is
 # K-Means, but from a start that no rank drew.
 #
@@ -561,8 +562,8 @@ results.answer(3, "Each rank has a start of its own. What does the first iterati
 #
 # Write `run(mine, colours, iterations)`, which returns the first centroids, the last ones after exactly this number of
 # iterations, and the objective that the fit reports. All ranks get the same first and last centroids. The first have
-# one row per colour, and the last equal the result of one process that starts from the first with all pixels. Begin
-# with either script. The check runs on 4 ranks for a few seconds.
+# one row per colour, and the last equal those of one process that fits all pixels from the same start. Begin with
+# either script. The check runs on 4 ranks for a few seconds.
 
 # %%
 # %%writefile work/fit.py
@@ -617,7 +618,7 @@ results.answer(4, "What did each mistake cost, and would you have seen it in the
 #
 # </details>
 #
-# One trap is left. In the last column, the objectives differ, though the centroids agree. A distributed fit reports the
+# One trap remains. In the last column, the objectives differ, though the centroids agree. A distributed fit reports the
 # objective *before* its last update, and a fit in one process reports the objective after it.
 #
 # ## 5 · How little is enough? {read 5, do 5, wait 1}
@@ -628,7 +629,7 @@ results.answer(4, "What did each mistake cost, and would you have seen it in the
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
-# **Guess first.** At what sample size does the best of three starts begin to beat three times the pixels?
+# **Guess first.** At what sample size does the best of three starts begin to beat one start on three times the pixels?
 #
 # </div>
 
@@ -637,7 +638,7 @@ results.guess(5, "sample size from which starts matter more", ..., unit="pixels"
 
 # %% [markdown]
 # We draw random samples of several sizes and fit each from several starts. Each run has an error on its *own sample*,
-# which you know, and a PSNR on the *whole* photo, which matters. Smaller samples are subsets of larger ones.
+# which you know, and a PSNR on the *whole* photo, which is what matters. Smaller samples are subsets of larger ones.
 
 
 # %%
@@ -768,10 +769,10 @@ results.answer(5, "How many pixels, and how many starts, would you use? What is 
 # <details><summary>A model answer</summary>
 #
 # With the kit's photo, 9,000 pixels and three starts are enough for 16 colours. Up to 1,000 pixels, tripling them gains
-# more. At 9,000 and above, no figure shows that more pixels gain anything, while three starts still do. For 3,000 and
-# 27,000 pixels, the comparison is undecided, as the interval in the last column contains 0. Starts may win earlier at
-# equal work, since tripling the pixels takes more iterations. With 64 colours, taking only 1,000 pixels costs more than
-# twice as much as with 16, as each centroid needs its own pixels.
+# more. At 9,000 and above, more pixels show no gain, while three starts still do. For 3,000 and 27,000 pixels, the
+# comparison is undecided, as the interval in the last column contains 0. Starts may win earlier at equal work, since
+# tripling the pixels takes more iterations. With 64 colours, taking only 1,000 pixels costs more than twice as much as
+# with 16, as each centroid needs its own pixels.
 #
 # </details>
 #
@@ -887,10 +888,10 @@ results.answer(6, "Who is responsible for a rank's cores: the library, the scrip
 # %% [markdown]
 # <details><summary>A model answer</summary>
 #
-# `mpirun` is, because it pins. The library starts a thread for each CPU that its process may use, unless `daalinit`
-# sets a different number, so the demo's statement is about its `mpirun`. The last line shows what oversubscription
-# costs on the same cores. The script is responsible for the shares, and for letting only rank 0 report. These figures
-# don't say why ranks and threads differ on one NUMA node.
+# `mpirun` is, because it pins the ranks. The library starts a thread for each CPU that its process may use, unless
+# `daalinit` sets a different number, so the demo's statement is about its `mpirun`. The last line shows what
+# oversubscription costs on the same cores. The script is responsible for the shares, and for letting only rank 0
+# report. These figures don't say why ranks and threads differ on one NUMA node.
 #
 # Threads can't leave their machine, but ranks can. With [1.12 TB on 32
 # nodes](https://uxlfoundation.github.io/scikit-learn-intelex/latest/distributed_daal4py.html), each node holds 35 GB.
@@ -902,8 +903,8 @@ results.answer(6, "Who is responsible for a rank's cores: the library, the scrip
 # `sklearnex` provides the same oneDAL through scikit-learn's interface. [Its
 # notebook](https://github.com/uxlfoundation/scikit-learn-intelex/blob/main/examples/notebooks/kmeans.ipynb) reports
 # 192.1 s for scikit-learn and 7.4 s for its own K-Means, "26.1 times", both for 128 clusters in 236,930 rows of 14
-# numbers. From different starts, scikit-learn converged after **212** iterations, and sklearnex after **274**, so the
-# factor per iteration is about 34.
+# numbers. From different starts, scikit-learn converged after **212** iterations, and sklearnex after **274**, so
+# sklearnex was about 34 times faster per iteration.
 #
 # A fair race needs equal data, precision, start, iterations and threads. The next cell prints the iterations and the
 # PSNR. (Elkan's algorithm gives Lloyd's result, but keeps bounds for each pixel and centroid to skip distances with the
@@ -1051,13 +1052,13 @@ results.answer(7, "Does the instruction set explain the race? And what of the pu
 #
 # 1. What is pixel-wise vector quantisation, and what is its code book?
 # 2. How do `d4p.my_procid()` and `d4p.num_procs()` decide who works on what? Which rows does the vendor's example drop?
-# 3. What does `distributed=True` do in `kmeans_init`, and what in `kmeans`?
+# 3. What does `distributed=True` do in `kmeans_init` and in `kmeans`?
 # 4. What do `d4p.daalinit()` and `d4p.daalfini()` do?
 # 5. A demo makes four claims: each process gets its own chunk of data; only process 0 reports; labels come from the
 #    training routine with 0 iterations; nothing is oversubscribed. For each, is the library, the script or `mpirun`
 #    responsible?
 # 6. How do threads compare with processes? *(section 6)*
-# 7. For what would you use daal4py today, and for what sklearnex?
+# 7. When would you use daal4py today, and when sklearnex?
 
 # %% [markdown] tags=["instructor"]
 # <div class="alert alert-block alert-warning" style="color: black">
@@ -1088,8 +1089,8 @@ results.answer(7, "Does the instruction set explain the race? And what of the pu
 #
 # **Other machines** Sections 1, 2, 3 and 5 need only NumPy and scikit-learn, and their dB figures hardly depend on the
 # machine. On Arm, sections 4, 6 and 7 show recorded results, and exercise 4 isn't checked. With fast and slow cores,
-# ranks with equal shares wait for the slowest one, so threads may win. With 64 cores, section 6 uses eight. AMX plays
-# no role, as everything is in double precision. A one-megapixel photo takes four times as long in section 5.
+# ranks with equal shares wait for the slowest one, so threads may win. With 64 cores, section 6 uses eight. AMX makes
+# no difference, as everything is in double precision. A one-megapixel photo takes four times as long in section 5.
 #
 # **What goes wrong** `(original - quantised) ** 2` on `uint8` wraps around. HEIC files can't be read, so export JPEGs.
 # In exercise 2, most people forget centroids without pixels; `np.bincount` needs `minlength`.
@@ -1099,8 +1100,9 @@ results.answer(7, "Does the instruction set explain the race? And what of the pu
 # %% [markdown]
 # ## Remember
 #
-# - K-Means assigns, updates and repeats. The objective is the error. The start determines which minimum you reach.
-# - Ranks send sums and counts, not pixels. On integers, these sums are exact in any order.
+# - K-Means assigns, updates and repeats. The objective measures the error. The start determines which minimum you
+#   reach.
+# - Ranks send sums and counts, not pixels. With integers, these sums are exact in any order.
 # - Both the start *and* the fit need `distributed=True`. Agreement at the end proves neither.
 # - The proof is that *n* ranks equal one process on all the data, from the same start.
 # - Before you distribute data over machines, ask how much of it you need.
