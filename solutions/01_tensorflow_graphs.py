@@ -12,13 +12,13 @@
 # # 01 · TensorFlow graphs: write one
 #
 # **You will** write a graph compiler. Forty lines of Python describe a computation as a graph, and you write the code
-# that runs it, simplifies it, and fuses its operations. Then you watch TensorFlow do the same with the same function,
-# and find out when that makes a program faster.
+# that runs it, simplifies it, and fuses its operations. Then you will watch TensorFlow do the same, and find out when
+# that makes a program faster.
 #
 # **Time** {minutes}
 #
-# **Connects to** lab 02, which looks inside the fused operations; lab 03, which finds out where a ResNet-50's time
-# goes; and lab 07, whose training step is a `tf.function`.
+# **Connects to** lab 02, which looks inside the fused operations; lab 03, which shows where a ResNet-50's time goes;
+# and lab 07, whose training step is a `tf.function`.
 
 # %% tags=["parameters"]
 QUICK = False  # small runs, as the tests make them
@@ -76,8 +76,8 @@ AT_LEAST_S = 0.05 if QUICK else 0.3  # of one measurement
 # [**graph**](../docs/learn/glossary.md#graph). TensorFlow does it with `tf.function`, JAX with `jax.jit`, and PyTorch
 # with `torch.compile`.
 #
-# Here is a small framework. A `Node` is an [**operation**](../docs/learn/glossary.md#operation) and the nodes whose
-# results it takes. [**Tensors**](../docs/learn/glossary.md#tensor), arrays of numbers, flow between nodes. `compute`
+# Here is a small framework. A `Node` holds an [**operation**](../docs/learn/glossary.md#operation) and its inputs,
+# which are nodes. [**Tensors**](../docs/learn/glossary.md#tensor), arrays of numbers, flow between nodes. `compute`
 # does the arithmetic, and `ran` counts every operation that it computes.
 
 # %%
@@ -195,10 +195,10 @@ show_graph(d, "d = (a + b) · (b − 2)")
 # Write `run(fetch, feed)`. `fetch` is a node, and `feed` is a dictionary from nodes to values, such as
 # `{a: 3.0, b: 4.0}`. Return the value of `fetch`.
 #
-# - You can feed any node, not only placeholders. A fed value replaces the node's own, so nodes that only it needs are
+# - You can feed any node, not only placeholders. A fed value replaces the node's own, so nodes needed for it alone are
 #   not computed.
-# - Each node is computed at most **once**, with `node.compute(…)` and the values of its inputs in order, even if
-#   several others need it.
+# - Each node is computed at most **once**, by `node.compute(…)` with the values of its inputs in order, even if several
+#   others need it.
 # - Nodes that `fetch` doesn't need are not computed. `feed` stays unchanged.
 # - Nothing is remembered: a run with a different feed computes everything again.
 
@@ -224,8 +224,8 @@ run = check(1, run)
 # %% [markdown]
 # <div class="alert alert-block alert-info" style="color: black">
 #
-# **Guess first.** `square` takes the same node twice, and `never` takes *d*. What do the next four lines print, and
-# which operations run for each?
+# **Guess first.** `square` takes the same node twice, and `never` takes *d*. What are the next four results, and which
+# operations run for each?
 #
 # </div>
 
@@ -248,8 +248,8 @@ for text, fetch, feed in (
 # ## 3 · Compile: simplify and fuse {read 5, do 17, wait 0.4}
 #
 # A graph is data, so a program can improve it before it runs. Such a program is a compiler. Below, a helper function is
-# called twice, and somebody forgot a line. The argument `ops` holds the functions, so the same lines also work with
-# TensorFlow.
+# called twice, and somebody forgot to delete a line. The argument `ops` holds `sqrt`, `exp` and `relu`, so the same
+# lines also work with TensorFlow.
 
 
 # %%
@@ -291,14 +291,14 @@ print(operations(written), "operations")
 # %% [markdown]
 # `count_uses`, in the folded cell of section 1, walks the graph and counts how many nodes take each node's result.
 #
-# A trained network runs many times with the same weights. Two rules then save work.
+# A trained network runs many times with the same weights, so two rules save work.
 #
 # - [**Constant folding**](../docs/learn/glossary.md#constant-folding): if all inputs of an operation are constants,
 #   compute it now and put a constant in its place.
 # - **Common subexpression elimination**: of several nodes with the same operation and the same inputs in the same
 #   order, keep one.
 #
-# Both apply again to nodes that become equal or constant on the way.
+# Both apply again to nodes that become equal or constant along the way.
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
@@ -315,10 +315,10 @@ results.guess(1, "operations left, of 15", ..., unit="operations")
 # Write `simplify(fetch)`. It returns a node that has the same value as `fetch` for all feeds of placeholders, and needs
 # as few operations as the two rules allow.
 #
-# - Nodes can't be changed. `replace(node, inputs=…)` makes a copy of a node with different inputs, and `replace(node,
-#   op="constant", inputs=(), value=…)` makes a constant.
+# - Nodes can't be changed. `replace(node, inputs=…)` makes a copy of a node with different inputs, and
+#   `replace(node, op="constant", inputs=(), value=…)` makes a constant.
 # - Placeholders stay the same objects, so you can still feed them.
-# - Equal operations fold into one constant. Separately made constants may stay separate, even with equal values.
+# - Equal operations on constants become one constant. Separately made constants may stay separate, even if equal.
 
 
 # %%
@@ -361,7 +361,7 @@ show_graph(written, "Constants folded, duplicates removed", simple)
 #
 # For a matmul, a bias and a ReLU, NumPy writes the product to memory, reads it and writes the sum, then reads the sum
 # and writes the result. [**Operator fusion**](../docs/learn/glossary.md#operator-fusion) merges the three into one
-# operation, which finishes some rows while they are still in the cache.
+# operation, which finishes each block of rows while it is still in the cache.
 
 # %%
 BLOCK = max(16, L2 // 4 // (4 * COLUMNS))  # rows whose results fill a quarter of the L2 cache
@@ -476,9 +476,9 @@ print(f"predicted speed-up: {predicted:.2f}×")
 results.guess(2, "compiled graph vs as written", ..., unit="×")
 
 # %% [markdown]
-# Real runtimes plan memory. `planned` stores each result in the last run's place, which saves page faults. NumPy splits
-# only matmuls over cores, so all runs get one core. `matmuls only` computes the two matmuls in the same blocks. A ratio
-# is the median of the rounds' ratios. The measurement takes about 10 s.
+# Real runtimes plan memory. `planned` stores each result where the last run did, which saves page faults. NumPy splits
+# only matmuls across cores, so all runs get one core. `matmuls only` computes the two matmuls in the same blocks. Each
+# ratio is the median of the rounds' ratios. The measurement takes about 10 s.
 
 
 # %%
@@ -553,11 +553,11 @@ results.answer(1, "Where did the compiled graph save its time? Why did the predi
 # %% [markdown]
 # <details><summary>A model answer</summary>
 #
-# Most of the saving comes from fusion, which moved `add` and `relu` into `dense`. Compare it with the sum of the three.
-# Removing duplicates saved less, because subtractions and divisions are short. `multiply` got faster, perhaps because
-# fewer arrays compete for the caches. Fusion saves the round trip to the last cache or memory, and the prediction
-# assumed that this took all of the time. But NumPy runs one loop per operation, even in the L2 cache, and these loops
-# cost more than the arithmetic of a bias and a ReLU.
+# Most of the saving comes from fusion, which merged `matmul`, `add` and `relu` into `dense`. Compare its time with
+# their sum. Removing duplicates saved less, because subtractions and divisions are quick. `multiply` got faster,
+# perhaps because fewer arrays compete for the caches. Fusion saves the round trip to the last-level cache or memory,
+# and the prediction assumed that this took all of the time. But even in the L2 cache, NumPy runs one loop per
+# operation, and these loops cost more than the arithmetic of a bias and a ReLU.
 #
 # </details>
 
@@ -568,8 +568,8 @@ results.answer(1, "Where did the compiled graph save its time? Why did the predi
 # the function calls. This is [**tracing**](../docs/learn/glossary.md#tracing), and it is how you made a graph of
 # `layer_pair`. Each later call runs the recorded graph, a [**concrete
 # function**](../docs/learn/glossary.md#concrete-function), and skips your Python code.
-# [**Grappler**](../docs/learn/glossary.md#grappler), TensorFlow's graph optimiser, rewrites it first. The next cells
-# run the same `layer_pair` and ask for the graph that ran.
+# [**Grappler**](../docs/learn/glossary.md#grappler), TensorFlow's graph optimiser, rewrites the graph first. The next
+# cells run the same `layer_pair` and ask for the graph that ran.
 
 # %%
 theirs = SimpleNamespace(sqrt=tf.sqrt, exp=tf.exp, relu=tf.nn.relu)
@@ -618,8 +618,8 @@ print(f"you:        {operations(compiled)} operations")
 print("same values:", np.allclose(their_result, run(compiled, small), rtol=1e-4))
 
 # %% [markdown]
-# The orange boxes are fused, and their second line lists what they contain. `_MklNativeFusedMatMul` runs on oneDNN, and
-# `_FusedMatMul` on Eigen, TensorFlow's own library. Grappler also replaced the division with a cheaper multiplication
+# The orange boxes are fused, and their second lines list what they contain. `_MklNativeFusedMatMul` runs on oneDNN, and
+# `_FusedMatMul` on Eigen, TensorFlow's other library. Grappler also replaced the division with a cheaper multiplication
 # by the reciprocal, computed in advance.
 #
 # ### When does TensorFlow trace again?
@@ -629,7 +629,7 @@ print("same values:", np.allclose(their_result, run(compiled, small), rtol=1e-4)
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
-# **Guess first.** After a first call with two 32-bit numbers and a tensor as slope, these seven calls follow:
+# **Guess first.** After a first call with two 32-bit numbers and a tensor as the slope, these seven calls follow:
 #
 # 1. the same shape, different numbers
 # 2. three numbers instead of two
@@ -670,7 +670,7 @@ results.compare_guess(3, Measured(sum(traced), unit="calls", digits=0))
 
 # %% [markdown]
 # By default, each graph is for one shape and one dtype. A Python number becomes a constant, part of the graph, so
-# **each new number is a new graph**. Don't pass a learning rate or a step number as a Python number.
+# **each new number needs a new graph**. Don't pass a learning rate or a step number as a Python number.
 #
 # There are two remedies. Pass **tensors** instead of Python numbers, or declare an **input signature**, which gives the
 # dtype and shape of each argument, with `None` for a length that may vary.
@@ -742,10 +742,10 @@ print(f"not traced vs traced: {tracing_cost}")
 # ## 5 · Where does the overhead stop mattering? {read 4, wait 1.1}
 #
 # Outside a `tf.function`, operations run as soon as Python calls them. This is [**eager
-# execution**](../docs/learn/glossary.md#eager-execution). It is easier to debug, but Python's calls take time. A third
+# execution**](../docs/learn/glossary.md#eager-execution). It is easier to debug, but Python calls take time. A third
 # method is [XLA](https://openxla.org/xla), a compiler that turns a whole graph into machine code.
 #
-# The next cell defines an MLP with two dense layers, the MNIST CNN from labs 02 and 07, and a training step, without
+# The next cells define an MLP with two dense layers, the MNIST CNN from labs 02 and 07, and a training step, without
 # Keras' own Python code.
 
 
@@ -811,8 +811,8 @@ METHODS = {
 # %% [markdown]
 # <div class="alert alert-block alert-info" style="color: black">
 #
-# **Guess first.** With the CNN and 32 images, how much faster is a step as a graph than eagerly? The step has about 65
-# operations, and a call from Python takes tens of microseconds. As a graph, the step takes a few milliseconds.
+# **Guess first.** With the CNN and 32 images, how much faster does a step run as a graph than eagerly? The step has
+# about 65 operations, and a call from Python takes tens of microseconds. As a graph, the step takes a few milliseconds.
 #
 # </div>
 
@@ -918,7 +918,7 @@ for pair in others:
 results.compare_guess(4, gains[WORKLOADS[min(2, len(WORKLOADS) - 1)]])
 
 # %% [markdown]
-# **Why were we wrong?** A graph saves more than calls, because TensorFlow sees more than one operation.
+# **Why were we wrong?** A graph saves more than calls, because TensorFlow sees several operations at once.
 #
 # - Pruning: eagerly, the first convolution's gradient is also computed for its input, the images. No fetch needs it, so
 #   a graph drops it. A graph that also returns this gradient can't.
@@ -982,7 +982,7 @@ results.answer(2, "When is a graph worth it? Where did the prediction miss, and 
 #
 # A graph saves calls from Python, computes less, and uses different kernels. A call takes the same time whatever the
 # size of the arrays, so calls matter for small operations, in small networks and with small batches. For large
-# operations, the other savings can matter more, because they grow with the batch, and the prediction misses them. In
+# operations, the other savings can matter more, because they grow with the batch, and the prediction misses them. For
 # the CNN, compare pruning and pooling with what calls don't explain. A graph also fuses operations and computes
 # independent gradients at the same time. That may explain the rest, but we didn't measure it. *Not explained* may be
 # negative, because a part may save more alone than in a step. XLA has its own kernels, which may be slower than
@@ -1067,8 +1067,8 @@ print(text[start : text.index("}", start) + 1])
 
 # %% [markdown]
 # An *m* × *k* matrix times a *k* × *n* matrix runs on one thread if all three matrices together need less than 1.01
-# times the L2 cache. For square matrices of 32-bit numbers, that is 12 *n*² bytes. The next cell takes one size on
-# each side of the rule.
+# times the L2 cache. For square matrices of 32-bit numbers, that is 12 *n*² bytes. The next cell takes one size on each
+# side of the limit.
 
 # %%
 largest = int((1.01 * L2 / 12) ** 0.5)
@@ -1116,7 +1116,7 @@ for n in SIZES:
 # %% [markdown]
 # Now take two independent chains. The longest path through the graph, its **critical path**, is one chain, which is
 # half of the work. So two inter-op threads can halve the time, as long as no matmul is split. If one matmul keeps all
-# cores busy, another one can only take cores away from it.
+# cores busy, another can only take cores away from it.
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
@@ -1167,8 +1167,8 @@ results.answer(
 #
 # Inter-op threads are for independent branches of operations that don't use all cores, and intra-op threads are for
 # large operations. A network is mostly one long chain of large operations, so people set intra-op threads to the number
-# of cores, and inter-op threads to 1 or 2. Where a split matmul doesn't keep all cores busy, as the lines above section
-# 7's guess show, branches help there too.
+# of cores, and inter-op threads to 1 or 2. If the lines above section 7's guess show that a split matmul leaves cores
+# idle, inter-op threads also help.
 #
 # </details>
 #
@@ -1178,8 +1178,7 @@ results.answer(
 #
 # ## 8 · Further: the Python code in a function {read 4, optional}
 #
-# Everything in a `tf.function` that is not TensorFlow runs only while it is traced. What does the next cell
-# print?
+# Everything in a `tf.function` that is not TensorFlow runs only during tracing. What does the next cell print?
 
 # %%
 python_calls = 0
@@ -1237,21 +1236,21 @@ for name, title in (
     plots.show(graphs.draw(drawn, title), alt=graphs.describe(drawn))
 
 # %% [markdown]
-# The `while` is one operation, `StatelessWhile` (or `While`), which contains its condition and its body, one `Tanh`, as
+# The `while` is one operation, `StatelessWhile` (or `While`), which contains its condition and its body (one `Tanh`) as
 # graphs.
 #
 # **PyTorch** works differently. Where `torch.compile` can't capture Python code, such as `print`, `.item()` or an `if`
 # on a tensor's value, it ends the graph, runs that line in Python, and begins another graph. Such a **graph break**
-# prevents fusion across it. `torch._dynamo.explain(function)(x)` lists them, and `fullgraph=True` makes them an error
-# ([documentation](https://docs.pytorch.org/docs/stable/torch.compiler_faq.html)).
+# prevents fusion across it. `torch._dynamo.explain(function)(x)` lists all breaks, and `fullgraph=True` turns them into
+# errors ([documentation](https://docs.pytorch.org/docs/stable/torch.compiler_faq.html)).
 #
 # ## Questions {read 2}
 #
 # 1. What is an operation, what is a tensor, and which of the two do you feed and fetch?
 # 2. What are the two steps of a graph program, and why keep them apart?
-# 3. How do constant, placeholder and variable differ? Which of them keeps its value after a run?
+# 3. How do constants, placeholders and variables differ? Which of them keeps its value after a run?
 # 4. You fetch `y` without feeding a placeholder, and there is no error. How is that possible?
-# 5. Why must a compiler leave three operations apart if you fetch a result from the middle?
+# 5. Why can't a compiler fuse three operations if you fetch a result from the middle?
 # 6. A training run with `tf.function` gets slower as the number of different batch sizes grows. Why, and what can you
 #    do?
 
@@ -1280,13 +1279,13 @@ for name, title in (
 # **For the instructor.** Timing, and other machines.
 #
 # **Timing** Sections 1 to 3: {minutes 1–3}. Sections 4 to 6: {minutes 4–6}. Sections 7 and 8 are optional. If time is
-# short, read exercise 3 from its solution; don't skip exercise 4.
+# short, read exercise 3's solution; don't skip exercise 4.
 #
 # **With many cores**, calls in section 5 matter up to larger batch sizes. In section 7, a split matmul may leave cores
-# idle, even with two, and then inter-op threads help on both sides. **With one core**, section 7 shows no difference.
-# **Without AVX-512, or with AMX**, the rule and all counts stay the same. **On Arm64**, Eigen assumes a constant L2
-# cache; take sizes further apart if both behave alike. **Without oneDNN** (`TF_ENABLE_ONEDNN_OPTS=0`), Grappler fuses
-# `tf.nn.bias_add` instead of `+`, and Eigen decides by cost.
+# idle, even with two, and then inter-op threads help on both sides of the limit. **With one core**, section 7 shows no
+# difference. **Without AVX-512, or with AMX**, the rule and all counts stay the same. **On Arm64**, Eigen assumes a
+# fixed L2 cache size; take sizes further apart if both behave alike. **Without oneDNN** (`TF_ENABLE_ONEDNN_OPTS=0`),
+# Grappler fuses `tf.nn.bias_add` instead of `+`, and Eigen splits matmuls by cost.
 #
 # **What goes wrong** In exercise 1, `if values.get(node)` treats a fed 0 as missing. In exercise 2, people fold first
 # and compare afterwards, but two equal constants are two objects. In exercise 3, `inputs[0]` of a placeholder raises an
