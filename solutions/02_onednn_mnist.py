@@ -11,17 +11,17 @@
 # %% [markdown]
 # # 02 · oneDNN under an MNIST CNN: race it
 #
-# TensorFlow hands its convolutions to oneDNN, a library that took a team years. How hard is it to match? You start from
-# six nested loops in C and change up to ten lines at a time.
+# TensorFlow hands its convolutions to oneDNN, a library that took a team years to write. How hard is it to match? You
+# start from six nested loops in C and change up to ten lines at a time.
 #
 # **You will learn** what oneDNN takes over from TensorFlow, how memory layout and registers determine a convolution's
 # speed, and where a training step's time goes once convolutions are fast.
 #
 # **Time** {minutes}
 #
-# **You need** only C's loops, arrays and pointers.
+# **You need** to know only C's loops, arrays and pointers.
 #
-# **Connects to** lab 01, which shows how TensorFlow rewrites a graph; lab 03, which asks about ResNet-50; and lab 07,
+# **Connects to** lab 01, which shows how TensorFlow rewrites a graph; lab 03, which examines ResNet-50; and lab 07,
 # which trains this network with several processes.
 #
 # The library began as *MKL-DNN*, so TensorFlow's names for its operations contain `Mkl`.
@@ -168,8 +168,8 @@ results.guess(1, "training with oneDNN vs Eigen", ..., unit="×")
 # interval**](../docs/learn/glossary.md#confidence-interval), and calls a difference *faster* only if the interval
 # excludes 1.
 #
-# One [**inter-op**](../docs/learn/glossary.md#inter-op-parallelism) thread runs one operation at a time, so section 5
-# can add up their times. Three variants are for section 5 only. Their `MALLOC_…` variables tell the C library to keep
+# With one [**inter-op**](../docs/learn/glossary.md#inter-op-parallelism) thread, operations run one by one, so section
+# 5 can add up their times. Three variants are for section 5 only. Their `MALLOC_…` variables tell the C library to keep
 # freed memory or to give it back.
 #
 # This takes two or three minutes. Meanwhile, read section 2.
@@ -216,9 +216,9 @@ results.step("onednn", gain)
 # %% [markdown]
 # The losses may differ by rounding, because each library adds in a different order.
 #
-# In 2019, Intel published ResNet-50 training at 3.84 images/s by default and 17.69 (4.6×) with MKL-DNN (F. Baruffa,
-# *Deep Learning at Scale using Distributed Frameworks*). TensorFlow's default was then built for older instruction
-# sets.
+# In 2019, Intel published ResNet-50 training speeds of 3.84 images/s by default and 17.69 (4.6×) with MKL-DNN (F.
+# Baruffa, *Deep Learning at Scale using Distributed Frameworks*). TensorFlow's default build still targeted older
+# instruction sets.
 
 # %%
 results.answer(1, "What would you have got without setting anything, and what is it worth?", ...)
@@ -318,7 +318,8 @@ results.answer(2, "Relu left oneDNN's list. What does it cost, forward and backw
 # <details><summary>A model answer</summary>
 #
 # In the forward pass, it costs hardly anything. `Conv2D`, `BiasAdd` and `Relu` are one oneDNN operation, so Relu needs
-# no pass over memory. In the backward pass, Relu's gradient is its own operation, whose milliseconds are in section 5.
+# no extra pass over memory. In the backward pass, Relu's gradient is its own operation, whose milliseconds are in
+# section 5.
 #
 # </details>
 #
@@ -343,7 +344,7 @@ print(", ".join(re.findall(r"(\S+) =>", linked)))
 #
 # ### Exercise 1 · Count the operations
 #
-# Write `flops(mb, ic, oc, oh, ow, kh, kw)` for a convolution with *same* padding and stride 1. With oneDNN's names,
+# Write `flops(mb, ic, oc, oh, ow, kh, kw)` for a convolution with *same* padding and stride 1. In oneDNN's notation,
 # there are `mb` images of `oh × ow` pixels (input and output have the same size), `ic` input and `oc` output channels,
 # and `kh × kw` kernels, with both numbers odd. Count only taps that meet a pixel. A kernel may be larger than the
 # image. Don't loop over pixels, because images can be large.
@@ -429,7 +430,7 @@ plots.show(
 # %% [markdown]
 # ## 4 · The race {read 6, do 15, wait 1.2}
 #
-# The kit's program calls your function `convolve` for each image and times it. Each file starts with this header, where
+# The kit's program calls your function `convolve` for each image and times it. Each file includes this header, where
 # `vec` is a vector register of `LANES` floats.
 
 # %%
@@ -493,14 +494,14 @@ results.guess(2, "your convolution vs six loops, on one core", ..., unit="×")
 # ### Exercise 3 · Channels last
 #
 # If the innermost loop runs over output channels, its iterations are independent, so the compiler can use vector
-# instructions. For that, output channels must be neighbours in memory. The image is (h, w, c), the weights are (i, j,
-# c, k), and the result is (h, w, k), each from outermost to innermost dimension, as in TensorFlow.
+# instructions. So output channels must be neighbours in memory. The image is (h, w, c), the weights are (i, j, c, k),
+# and the result is (h, w, k), each from the outermost to the innermost dimension, as in TensorFlow.
 #
 # Write the two missing loops, over `c` and `k`. They add this tap's products to `out`, which is all zeros at the start.
 # Tap (i, j) of the kernel meets pixel (`row`, `column`) of the image.
 #
-# The check compares results for several sizes with NumPy's, and stops the program at a wrong index. It accepts both
-# orders of the loops. The speed shows which one the compiler vectorises.
+# The check compares results for several sizes with NumPy's, and stops the program at a wrong index. It accepts either
+# loop order. The speed shows which one the compiler vectorises.
 
 # %%
 # %%writefile work/conv_2.c
@@ -531,13 +532,13 @@ conv_2 = check(3, "work/conv_2.c")
 run(conv_2)
 
 # %% [markdown]
-# Exchange your two loops, run the three cells again, and keep the faster order.
+# Swap your two loops, run the three cells again, and keep the faster order.
 
 # %% [markdown]
 # ### Exercise 4 · Sums in registers
 #
 # Your second convolution loads and stores a sum in `out` for each multiply-add, but a core can do two vector
-# multiply-adds per cycle, and not that many loads and stores. So compute a **tile** of `PIXELS` pixels × `VECTORS`
+# multiply-adds per cycle, though not as many loads and stores. So compute a **tile** of `PIXELS` pixels × `VECTORS`
 # registers of output channels at a time, and keep its sums in registers. Each register of weights is then used for
 # `PIXELS` pixels, and each pixel for `VECTORS` registers.
 #
@@ -546,11 +547,11 @@ run(conv_2)
 # pixel. A 6 × 2 tile takes 15 of AVX2's 16 registers, and a 14 × 2 tile 31 of the 32 that AVX-512 and NEON have.
 #
 # 1. `pack` copies the weights once, before the timing starts, so that a tile reads its weights in order. The layout is
-#    (k / BLOCK, i, j, c, k % BLOCK), exercise 2's blocks with the dimensions in a different order. Unused places of the
+#    (k / BLOCK, i, j, c, k % BLOCK), exercise 2's blocks with the dimensions in a different order. Unused places in the
 #    last block stay zero. Write the line that stores `weight`.
 # 2. In `tile`, write the multiply-adds of one tap and one input channel, for all `pixels` pixels and `VECTORS`
-#    registers. `x` points to this channel of the first pixel, and the next pixel is `C` floats further. `block` points
-#    to the `BLOCK` weights.
+#    registers. `x` points to this channel of the first pixel, and the next pixel is `C` floats further on. `block`
+#    points to the `BLOCK` weights.
 
 # %%
 # %%writefile work/conv_3.c
@@ -628,10 +629,10 @@ results.answer(3, "Which tiles are slow on your machine, and why?", ...)
 # %% [markdown]
 # <details><summary>A model answer</summary>
 #
-# Tiles with few sums under way wait, because each multiply-add needs the result of an earlier one. Tiles that need too
-# many registers spill, so the compiler keeps some sums in memory, and each makes a round trip of about ten cycles per
-# channel. A small tile waits for it (7 × 2 with 16 registers); a larger one is busy meanwhile (7 × 4 with 32).
-# Otherwise, leftover pixels matter (14 is 6 + 6 + 2, but 7 + 7).
+# Tiles with few sums under way wait, because each multiply-add needs the result of an earlier one. In tiles that need
+# too many registers, the compiler spills some sums to memory, and each makes a round trip of about ten cycles per
+# channel. A small tile waits for it (7 × 2 with 16 registers); a larger one stays busy meanwhile (7 × 4 with 32).
+# Otherwise, leftover pixels matter (of 14 pixels, 6-pixel tiles leave two, and 7-pixel tiles none).
 #
 # </details>
 #
@@ -685,8 +686,8 @@ for call in range(-warm_up, calls):
 # %% [markdown]
 # <div class="alert alert-block alert-info" style="color: black">
 #
-# **Guess first.** How fast is your convolution on all cores, compared with oneDNN according to its own log (0.5 means
-# half its speed)?
+# **Guess first.** How fast is your convolution on all cores, compared with the speed in oneDNN's own log (0.5 means
+# half of it)?
 #
 # </div>
 
@@ -694,7 +695,7 @@ for call in range(-warm_up, calls):
 results.guess(3, "your convolution vs oneDNN's log", ..., unit="×")
 
 # %% [markdown]
-# All run in each round, as do two limits, the peaks of one core and of all cores for multiply-adds on values in
+# Each round measures all variants and two limits, the peaks of one core and of all cores for multiply-adds on values in
 # registers.
 
 
@@ -789,7 +790,7 @@ plots.show(
 #
 # With at least eight sums under way, nothing in the tile should wait, so we predict the peak times the share of taps
 # that meet a pixel. Larger images have less border, 20 × 20 leaves pixels over after a 14-pixel tile, and with more
-# output channels, a padded image is copied for more work.
+# output channels, copying the padded image matters less.
 
 # %%
 THREADS = {"one core": 1, "all cores": cores}
@@ -818,18 +819,18 @@ results.answer(4, "What limits your last step now?", ...)
 # %% [markdown]
 # <details><summary>A model answer</summary>
 #
-# In the picture, memory's line meets the peak to the left of the markers, so the cores are the limit. From 14 × 14 to
+# In the picture, the memory line meets the peak to the left of the markers, so the cores are the limit. From 14 × 14 to
 # 56 × 56, the share rises by what the border cost (and leftover pixels, with 6-pixel tiles). After a 14-pixel tile,
-# leftover pixels slow 20 × 20 down compared with both neighbours, because pairs of pixels have only four sums under
-# way. The gain with 256 channels is what copying costs, if the intervals show it. The rest of one core's gap to the
-# peak is in the tile, from loads next to the multiply-adds, or from weights that leave the first-level cache. The table
-# can't tell which. Any smaller share of all cores comes from threads that start, wait for the last one, and share
+# leftover pixels slow 20 × 20 down compared with the sizes around it, because pairs of pixels have only four sums under
+# way. The gain with 256 channels, if the intervals show one, is what copying costs. The rest of one core's gap to the
+# peak arises in the tile, from loads next to the multiply-adds, or weights evicted from the first-level cache. The
+# table can't tell which. Any smaller share on all cores comes from threads that start, wait for the last one, and share
 # caches.
 #
 # </details>
 #
 # oneDNN's log writes dimensions as letters, in the order (n, c, h, w) for images and (k, c, i, j) for weights, so
-# `acdb` is nhwc. A capital letter is a dimension in blocks.
+# `acdb` is nhwc. A capital letter marks a blocked dimension.
 
 # %%
 if not native.obstacle():
@@ -846,9 +847,9 @@ results.answer(5, "Why is TensorFlow's call slower than oneDNN's log?", ...)
 # %% [markdown]
 # <details><summary>A model answer</summary>
 #
-# The log times each primitive alone, and the figure above is the convolution's. A `reorder` in the log is part of the
-# call and converts the weights into blocks. TensorFlow also looks up the operation, allocates the output, and wakes the
-# threads, all outside the log.
+# The log times each primitive alone, and the figure above covers only the convolution. A `reorder` in the log is part
+# of the call and converts the weights into blocks. TensorFlow also looks up the operation, allocates the output, and
+# wakes the threads, all outside the log.
 #
 # </details>
 #
@@ -858,7 +859,7 @@ results.answer(5, "Why is TensorFlow's call slower than oneDNN's log?", ...)
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
-# **Guess first.** In which kind of operation does oneDNN save the most time of a training step?
+# **Guess first.** In which kind of operation does oneDNN save a training step the most time?
 #
 # </div>
 
@@ -934,13 +935,13 @@ plots.show(
 )
 
 # %% [markdown]
-# *Between operations* is the rest of the step, with TensorFlow's executor, Python, and copying the batch. *Other
+# *Between operations* is the rest of the step, including TensorFlow's executor, Python, and copying the batch. *Other
 # operations* are the loss, the weight update and small operations, which Eigen runs in both variants. If a range
 # contains 0, the saving isn't certain.
 #
 # ### A surprise: pooling's backward pass
 #
-# Pooling takes a maximum of four numbers, and its gradient goes to where that maximum was. Why should that be
+# Pooling takes the maximum of four numbers, and its gradient goes to where that maximum was. Why should that be
 # expensive? TensorFlow has two versions of the gradient. `MaxPoolGrad` gets the input of the forward pass.
 # `MaxPoolGradWithArgmax` gets the positions of the maxima, from a forward pass that keeps them. This script times both
 # with Eigen, and the first also on images of zeros, which need as many comparisons.
@@ -998,7 +999,7 @@ results.answer(6, "What does Eigen's backward pooling spend its time on?", ...)
 # them is cheap. In TensorFlow's
 # [`maxpooling_op.cc`](https://github.com/tensorflow/tensorflow/blob/master/tensorflow/core/kernels/maxpooling_op.cc),
 # `MaxPoolingGradOp` first searches for the positions, with an `if` per element. With zeros, the CPU predicts these
-# branches, so that gain is mostly the price of mispredicted ones. (In training, digits are probably easier to predict
+# branches, so the time saved is mostly the price of mispredictions. (In training, digits are probably easier to predict
 # than these random numbers.) oneDNN's forward pass keeps positions in a workspace (`ws` in the log below) for its
 # backward pass, so it searches once, not twice.
 #
@@ -1007,7 +1008,7 @@ results.answer(6, "What does Eigen's backward pooling spend its time on?", ...)
 # ### A suspect: memory that malloc gives back
 #
 # The C library can return freed memory to the kernel. The next step then gets new pages, each of which costs a [**page
-# fault**](../docs/learn/glossary.md#page-fault) and must be filled with zeros. By default, it does so with large
+# fault**](../docs/learn/glossary.md#page-fault) and must be filled with zeros. By default, the library returns large
 # arrays, but raises its threshold when one is freed, so processes differ. Section 1's variants *given back* and *kept*
 # force one behaviour each, and show the price of a fault.
 
@@ -1036,7 +1037,7 @@ results.answer(7, "How much of oneDNN's gain in section 1 was memory?", ...)
 # %% [markdown]
 # <details><summary>A model answer</summary>
 #
-# It was what *Eigen* pays for its faults, minus what *oneDNN* pays. If both are a small part of the step, the suspect
+# It was what *Eigen* paid for its faults, minus what *oneDNN* paid. If both are a small part of the step, the suspect
 # is cleared on your machine, and the last line's two ratios agree within their intervals. A single round with many
 # faults is chance.
 #
@@ -1067,7 +1068,7 @@ improve_first = check(6, improve_first)
 # %% [markdown]
 # <div class="alert alert-block alert-info" style="color: black">
 #
-# **Guess first.** Your convolution replaces oneDNN's for conv2's forward pass, and reaches the machine's peak. How much
+# **Guess first.** Your convolution replaces oneDNN's in conv2's forward pass, and reaches the machine's peak. How much
 # faster is a training step?
 #
 # </div>
@@ -1077,8 +1078,8 @@ results.guess(5, "training with conv2's forward pass at the peak", ..., unit="×
 
 # %% [markdown]
 # Here is oneDNN's log of a few training steps, and pooling's first line from the warm-up. Each of a convolution's two
-# gradients needs as many operations as its forward pass, and moves as many bytes. The limit is the roofline's, with the
-# speed of *reading* memory.
+# gradients needs as many operations as the forward pass, and moves as many bytes. The limit is the roofline's, with the
+# bandwidth for *reading* memory.
 
 # %%
 env = {"ONEDNN_VERBOSE": 1, "TF_ENABLE_ONEDNN_OPTS": 1, "TF_NUM_INTEROP_THREADS": 1}
@@ -1128,19 +1129,19 @@ results.answer(8, "What would you spend the week on?", ...)
 # %% [markdown]
 # <details><summary>A model answer</summary>
 #
-# A part can save its share of the step times the share of its limit that it lacks. The last column shows what that is
-# worth, and the factor for *conv2 forward* is what your week would buy. Near ties can change places in another run. The
-# last line is TensorFlow's time, between operations and around oneDNN's, for Relu and bias gradients, and for weight
-# updates. The line above adds oneDNN's pooling and matmuls. A larger batch spreads fixed costs (lab 03 tries that), and
-# compiling the graph merges small operations. conv1 has one input channel and does about 4 FLOP/byte, so memory is its
-# limit, and a cache can lift that.
+# A part can save its share of the step times the share of its limit that it doesn't reach. The last column shows what
+# that is worth, and the factor for *conv2 forward* is what your week would buy. Near ties can change places in another
+# run. The last line is TensorFlow's time, spent between operations, around oneDNN's, and on Relu and bias gradients and
+# weight updates. The line above adds oneDNN's pooling and matmuls. A larger batch spreads fixed costs (lab 03 tries
+# that), and compiling the graph merges small operations. conv1 has one input channel and does about 4 FLOP/byte, so
+# memory is its limit, and a cache can lift that.
 #
 # </details>
 
 # %% [markdown]
 # ## 6 · Whose instructions? {read 2, do 6, wait 0.6, optional}
 #
-# oneDNN generates code for the best [**instruction set**](../docs/learn/glossary.md#instruction-set) of the CPU, and
+# oneDNN generates code for the CPU's best [**instruction set**](../docs/learn/glossary.md#instruction-set), and
 # `ONEDNN_MAX_CPU_ISA` caps it. Your compiler uses `-march`. What are the instructions worth to each?
 
 
@@ -1208,9 +1209,9 @@ else:
 # 3. Operations passed blocked tensors on, so that images were converted only at the ends of a chain. oneDNN's
 #    convolutions now read nhwc about as fast. Weights are still blocked, as the log's reorders at each training step
 #    show.
-# 4. Check the loss over many steps and the accuracy, not single bits, because training amplifies rounding.
+# 4. Check the loss over many steps and the accuracy, not individual bits, because training amplifies rounding.
 # 5. Intra-op threads share one operation, and inter-op threads run several. With OpenMP, `OMP_NUM_THREADS` sets
-#    oneDNN's threads, and TensorFlow's come on top.
+#    oneDNN's threads, which are in addition to TensorFlow's.
 #
 # </div>
 
@@ -1221,13 +1222,13 @@ else:
 #
 # - **No AVX-512**: the tile is 6 × 2 registers of 8 numbers, and 7 × 2 spills one sum, which slows it visibly. **Arm**:
 #   the tile is 14 × 2 registers of 4, and oneDNN may call Arm's Compute Library, as its log then shows.
-# - **Many cores**: the training step keeps its batch of 64, so fixed costs weigh more.
+# - **Many cores**: the training step keeps its batch of 64, so fixed costs matter more.
 # - **Two hardware threads of one core**: the peak of all "cores" is about that of one.
-# - **No compiler**: exercises 3 to 5 can't be attempted, the race is a recording, and section 5 runs.
+# - **No compiler**: exercises 3 to 5 can't be attempted, the race is a recording, and section 5 still runs.
 # - **Timing**: start section 1's measurement before you talk. In exercise 4, let students draw the tile. If time is
 #   short, leave out the tiles.
-# - **What goes wrong**: if exercise 5's check finds calls on one thread only, the pragma is misspelt, which compilers
-#   ignore.
+# - **What goes wrong**: if exercise 5's check finds calls on one thread only, the pragma is misspelt, so the compiler
+#   ignored it.
 #
 # </div>
 
@@ -1235,7 +1236,7 @@ else:
 # ## Remember
 #
 # - One variable chooses the library when TensorFlow starts. Know your CPU's default.
-# - Count useful operations only, and compare with the peak, not only with the other library.
+# - Count useful operations only, and compare speeds with the peak, not only with each other.
 # - Layout first, then registers, then cores.
 # - A faster library may do less work. Look before you praise its instructions.
 # - A loop is worth at most its share of the step. Before you spend a week on one, list what saves most.
