@@ -15,12 +15,12 @@
 # against the fastest 32-bit network on your machine.
 #
 # **You will learn** what 32, 16 and 8 bits can hold, how a network computes with integers alone, which instruction
-# makes that fast, and what it costs in accuracy. Optional sections save gradients from vanishing in 16 bits, and store
-# weights in 4.
+# makes that fast, and what it costs in accuracy. In optional sections, you save gradients from vanishing in 16 bits,
+# and store weights in 4.
 #
 # **Time** {minutes}
 #
-# **Connects to** lab 02, which raced a 32-bit convolution; lab 03, which trains ResNet-50 in bfloat16; and lab 10,
+# **Connects to** lab 02, which timed a 32-bit convolution; lab 03, which trains ResNet-50 in bfloat16; and lab 10,
 # where language models have 4-bit weights.
 #
 # **Why fewer bits?** An instruction multiplies more numbers at once, memory and caches hold more of them, and trained
@@ -90,9 +90,9 @@ print(digits.source)
 #
 # $$\pm \left(1 + \frac{f}{2^F}\right) \cdot 2^{\,e - bias}, \qquad bias = 2^{E-1} - 1$$
 #
-# Two exponents are special. If **all bits of the exponent are 0**, the leading 1 becomes a 0, and *e* counts as 1.
-# These *subnormal* numbers fill the gap down to zero, and include zero. If **all its bits are 1**, the number is
-# infinity if the fraction is 0, and otherwise NaN, *not a number*.
+# Two exponents are special. If **all bits of the exponent are 0**, the leading 1 becomes a 0, and *e* counts as 1. The
+# resulting *subnormal* numbers fill the gap down to zero, and include it. If **all the bits are 1**, a fraction of 0
+# means infinity, and any other NaN, *not a number*.
 #
 # | format | sign | exponent | fraction |
 # | --- | --- | --- | --- |
@@ -112,7 +112,7 @@ results.guess(1, "the 16-bit format that holds 70,000", ..., choices=("FP16", "B
 # %% [markdown]
 # ### Exercise 1 · Read the bits
 #
-# Write `decode(pattern, e, f)`. It returns the value of a number whose bits are the integer `pattern`, with `e`
+# Write `decode(pattern, e, f)`. It returns the value of the number whose bits form the integer `pattern`, with `e`
 # exponent bits and `f` fraction bits. The sign is the highest bit, followed by the exponent and the fraction. Handle
 # both special exponents.
 
@@ -154,9 +154,9 @@ head = ("format", "range", "smallest normal", "smallest above 0", "step at 1")
 display(markdown.table(head, format_rows))
 
 # %% [markdown]
-# E4M3 in hardware gives up infinity, and all but one NaN, for numbers up to ±448 ([Micikevicius et al.
+# In hardware, E4M3 gives up infinity and all but one NaN to reach ±448 ([Micikevicius et al.
 # 2022](https://arxiv.org/abs/2209.05433)). What happens to a number in each format? For anything but integers, INT8
-# needs a **scale**. In the next cell, code 127 stands for 1.0.
+# needs a **scale**. In the next cell, 127 stands for 1.0.
 
 # %% tags=["nbval-check-output"]
 BFLOAT16 = tf.bfloat16.as_numpy_dtype
@@ -202,8 +202,8 @@ plots.show(
 #
 # [**Gradients**](../docs/learn/glossary.md#gradient) are small, because the [**backward
 # pass**](../docs/learn/glossary.md#backward-pass) multiplies small numbers. Each error is divided by the batch size and
-# multiplied by the weight of its loss. The next cell computes gradients by hand for a two-layer network. It rounds what
-# it stores, like a GPU, which multiplies 16-bit numbers and sums in 32 bits.
+# multiplied by the weight of its loss. The next cells compute gradients by hand for a two-layer network. They round
+# what they store, like a GPU that multiplies 16-bit numbers and sums in 32 bits.
 
 # %%
 x = digits.x_train[:500].reshape(500, 14, 2, 14, 2).mean(axis=(2, 4)).reshape(500, 196)
@@ -253,16 +253,16 @@ for name, scale in (("BF16", 1), ("FP16", 1), ("FP16", 2.0**12)):
 # constant, and moves them all to where FP16 is precise. At the end, divide the weights' gradients by it, in FP32. This
 # is [**loss scaling**](../docs/learn/glossary.md#loss-scaling). BF16 has FP32's range and doesn't need it.
 #
-# The best constant is the largest that doesn't overflow, and it changes during training. **Dynamic loss scaling** keeps
-# searching for it. After an overflow, the scale is halved. After `patience` steps in a row without one, it is doubled,
-# and the count starts again.
+# The best constant is the largest that causes no overflow, and it changes during training. **Dynamic loss scaling**
+# keeps searching for it. After an overflow, it halves this *scale*. After `patience` steps in a row without one, it
+# doubles the scale and restarts the count.
 #
 # ### Exercise 2 · Dynamic loss scaling
 #
 # Write `settle(gradients, scale, calm, patience)`, which runs between the backward pass and the update of the weights.
 # `gradients` is a list of FP16 arrays, the gradients of the loss times `scale`. An overflow leaves infinities or NaNs
-# in some of them. `calm` is the number of steps in a row without an overflow before this one, and is below `patience`.
-# Return three values:
+# in some of them. `calm` is the number of consecutive steps without an overflow before this step, and is below
+# `patience`. Return three values:
 #
 # - for the update, the true gradients as a list of FP32 arrays, or `None` if the update must be skipped;
 # - the scale for the next step;
@@ -286,8 +286,8 @@ def settle(gradients, scale, calm, patience):
 settle = check(2, settle)
 
 # %% [markdown]
-# Does it matter? The same network trains from the same initial weights in four ways. The weights themselves stay in
-# FP32, because an update is often too small to change a 16-bit number.
+# Does scaling matter? The same network trains from the same initial weights in four ways. The weights themselves stay
+# in FP32, because an update is often too small to change a 16-bit number.
 
 
 # %%
@@ -321,9 +321,9 @@ results.answer(1, "Why does plain FP16 learn less than BF16, with as many bits?"
 # %% [markdown]
 # <details><summary>A model answer</summary>
 #
-# Its exponent has 5 bits, so gradients below 2⁻²⁵ become 0 and change no weight, and the remaining small ones have few
-# digits. BF16 has fewer digits but FP32's range. With a dynamic scale, FP16 has enough of both. A scale that starts
-# absurdly high comes down quickly, as each skipped step halves it.
+# Its exponent has 5 bits, so gradients below 2⁻²⁵ become 0 and change no weight, and other small ones have few digits.
+# BF16 has fewer digits but FP32's range. With a dynamic scale, FP16 has enough of both. A scale that starts absurdly
+# high comes down quickly, as each skipped step halves it.
 #
 # </details>
 #
@@ -338,10 +338,10 @@ results.answer(2, "What changed besides the format between 400 and 800 images/s?
 # %% [markdown]
 # <details><summary>A model answer</summary>
 #
-# The batch, which FP16's smaller activations allowed. A larger batch alone is often faster (lab 03), so the format
-# alone doesn't explain the factor. Other figures deserve a check, too. At the published 5,800 images/s, 1,000,000
-# images take 2.9 minutes, not 5. One epoch takes 30 minutes on one GPU and 5 on eight, an efficiency of 75%. Ten epochs
-# in 30 minutes on eight would be 125%.
+# The batch doubled, which FP16's smaller activations allowed. A larger batch is often faster by itself (lab 03), so the
+# format alone doesn't explain the speed-up. Other figures deserve a check, too. At the published 5,800 images/s,
+# 1,000,000 images take 2.9 minutes, not 5. One epoch takes 30 minutes on one GPU and 5 on eight, an efficiency of 75%.
+# Ten epochs in 30 minutes on eight would mean 125%.
 #
 # </details>
 
@@ -384,13 +384,13 @@ print(f"FP32: {100 * fp32.mean():.1f}% of {len(fp32):,} test digits are right")
 #
 # ### Exercise 3 · How far should the codes reach?
 #
-# If they reach up to the largest value, nothing is clipped, but the steps are wide for all values. A shorter range has
-# finer steps, but clips the largest values. Decide by the error.
+# If the codes reach up to the largest value, nothing is clipped, but all steps are wide. A shorter range has finer
+# steps, but clips the largest values. Decide by the error.
 #
 # Write `choose_high(values, bits)`. `values` is an array of activations after Relu, none of them negative and some
 # above 0. The codes from 0 to `2**bits - 1` stand for 0 to `high` in equal steps. Each value gets the nearest code, and
 # values above `high` get the last code. Return the `high` with the smallest mean squared error between the values and
-# what their codes stand for. Within 10% of the smallest error is close enough, so you can try a hundred values.
+# what their codes stand for. Within 10% of the smallest error is close enough, so you can try a hundred candidates.
 
 
 # %%
@@ -434,11 +434,11 @@ for layer, values in zip(with_weights, observed.predict(calibration_images, verb
 # $$code_{out} = factor \cdot \left(\sum_k code_k \cdot weight_k + bias\right)$$
 #
 # rounded, and clipped to 0 … 255, which also takes care of Relu. The sum is an integer. The factor, which *requantises*
-# it, is the only number with a fraction.
+# it, is the only fractional number.
 #
 # Write `to_integers(weights, bias, scale_in, scale_out)`. `weights` has the shape (inputs, outputs), and `bias` has a
-# number for each output. Each column of weights has a step of its own. Its largest weight, positive or negative, gets
-# the code 127 or −127, and all others the nearest code. No column is all zeros. Return three arrays:
+# number for each output. Each column of weights has its own step. The weight furthest from 0 gets the code 127 or −127,
+# and the others get their nearest codes. No column is all zeros. Return three arrays:
 #
 # - the codes of the weights;
 # - the biases, rounded to whole steps of the *sum*;
@@ -461,7 +461,7 @@ to_integers = check(4, to_integers)
 # %% [markdown]
 # The next cell turns the whole network into integers. `highs` holds the upper end of the range for the pixels and for
 # each layer's output. Here the codes reach up to the largest value. Section 5 tries your `choose_high`. Logits can be
-# negative, so the last biases are shifted. Adding the same number to all logits changes no decision.
+# negative, so the last layer's biases are shifted. Adding the same number to all logits changes no decision.
 
 
 # %%
@@ -561,14 +561,13 @@ print(f"the longest sum in your network: {max(len(layer.codes) for layer in laye
 #
 # ### Exercise 5 · The layer in C
 #
-# Write the body of the loop over rows. A row is a pixel with all its K inputs side by side, and `in` and `out` already
-# point to the row. `in` has `rows` × K codes, `weights` has N × K, so that an output's weights are adjacent, and `out`
-# gets `rows` × N codes. For each output, add its bias and K products, multiply the sum by its factor, round to the
-# nearest integer (halves may go either way), and clip to 0 … 255. All sums fit into 32 bits.
+# Write the body of the loop over rows. A row holds all K inputs of a pixel side by side, and `in` and `out` already
+# point to the row. `in` has `rows` × K codes, `weights` has N × K, with an output's weights adjacent, and `out` gets
+# `rows` × N codes. For each output, add its bias and K products, multiply the sum by its factor, round to the nearest
+# integer (halves may go either way), and clip to 0 … 255. All sums fit into 32 bits.
 #
-# Two things make it fast, because the compiler can then vectorise both loops. Keep the loop over *k* innermost and
-# simple. Finish the sums of a row before you requantise them, in a second loop without `if` or calls. `sums` has room
-# for them.
+# For speed, help the compiler to vectorise both loops. Keep the loop over *k* innermost and simple. Finish a row's
+# sums, then requantise them in a second loop without `if` or calls. `sums` has room for them.
 
 # %%
 # %%writefile work/layer.c
@@ -596,9 +595,9 @@ print(f"the longest sum in your network: {max(len(layer.codes) for layer in laye
 layer_c = check(5, "work/layer.c")
 
 # %% [markdown]
-# What did the compiler turn it into? `objdump` turns the program back into instructions. The
+# What did the compiler turn your C into? `objdump` lists the program's instructions. The
 # [**VNNI**](../docs/learn/glossary.md#vnni) instruction is `vpdpbusd`. It multiplies 64 unsigned by 64 signed codes in
-# 512-bit registers (32 in 256-bit ones), and adds groups of four products to 32-bit sums. Arm's instruction is `usdot`.
+# 512-bit registers (32 in 256-bit ones), and adds groups of four products to 32-bit sums. Arm's counterpart is `usdot`.
 
 # %%
 NO_VNNI = ("-mno-avx512vnni", "-mno-avxvnni")
@@ -626,8 +625,8 @@ elif has_vnni and found:
 # %% [markdown]
 # ### Exercise 6 · Eight outputs at a time
 #
-# The ten lines reload all weights for each row, and each code of a row for each output. So take eight outputs at a
-# time, for all rows. Their weights stay in the L1 cache, and each code, once loaded, is multiplied eight times. Write
+# The ten lines reload all weights for each row, and each code of a row for each output. So for all rows, take eight
+# outputs at a time. Their weights stay in the L1 cache, and each code, once loaded, is multiplied eight times. Write
 # the body of the loop over *n*, which adds the product for input *k* and output *n* to `s[n]`. The weights of output
 # *n* begin at `w + n * K`.
 
@@ -672,7 +671,7 @@ elif has_vnni and found:
 layer_8 = check(6, "work/layer_8.c")
 
 # %% [markdown]
-# Both classify all test digits. Do they agree with NumPy? C's FP32 product may be rounded differently, and later layers
+# Both programs classify all test digits. Do they agree with NumPy? In FP32, C may round differently, and later layers
 # pass the difference on.
 
 # %%
@@ -686,8 +685,8 @@ if not native.obstacle():
 # %% [markdown]
 # Now the opponents. **OpenVINO** runs trained networks on CPUs, mostly with oneDNN's kernels. **NNCF** quantises them
 # after training. A script measures each network in its own process, because `ONEDNN_MAX_CPU_ISA`, which stops oneDNN
-# from using some instructions, is read when it starts. `INFERENCE_PRECISION_HINT` sets the format of everything that
-# isn't quantised; the default may be BF16.
+# from using some instructions, is read at start-up. `INFERENCE_PRECISION_HINT` sets the format of everything that isn't
+# quantised; the default may be BF16.
 
 # %%
 core = openvino_core()
@@ -753,8 +752,8 @@ Path("work/infer.json").write_text(json.dumps(result))
 results.guess(2, "your integers vs the fastest FP32", ..., unit="×")
 
 # %% [markdown]
-# All of them run in each round, on all cores and with the same batch, together with the limits, which are the FP32,
-# BF16 and INT8 instructions on values in registers. Yours starts from codes, the others from FP32 numbers.
+# Each round runs all networks, on all cores and with the same batch, and measures the limits, with FP32, BF16 and INT8
+# instructions on values in registers. Your network starts from codes, the others from FP32 numbers.
 
 # %%
 kernels = {}
@@ -871,7 +870,7 @@ results.step("bits", gain, share=of_limit)
 # %% [markdown]
 # ### Why were we wrong?
 #
-# Four times the products per instruction don't make four times the speed. Are the products slow, or what surrounds
+# Four times the products per instruction don't give four times the speed. Are the products slow, or is the work around
 # them? A layer with more inputs has more products for each sum that it finishes and stores. So measure single
 # convolutions with 64 outputs and K inputs. The kit pads K with zeros to a multiple of 64.
 
@@ -914,19 +913,20 @@ results.answer(3, "What do your integers spend their time on, besides products?"
 #
 # If the GOP/s grow with K, each output has a fixed cost for adding up the lanes of a vector of sums, requantising and
 # storing. For small K, padding adds to it. At K = 9, only 9 of 64 products are useful. Libraries avoid some of that by
-# arranging the weights so that each lane sums a different output. Codes under a kernel are also copied side by side.
+# arranging the weights so that each lane sums a different output. Copying the codes under a kernel side by side takes
+# time, too.
 #
 # For each `vpdpbusd`, the ten lines load a vector of codes and one of weights. *Eight at a time* loads nine vectors for
 # eight instructions. That can help even at K = 288, whose 18 kB of weights fit into the L1 cache. At K = 1,152, there
 # are 74 kB, which the ten lines reload for each row.
 #
-# **With VNNI**, your integers may beat the fastest FP32 despite that, but lose to OpenVINO's INT8. **Without it**, the
-# compiler widens codes to 16 or 32 bits before it multiplies, and your integers lose to FP32. OpenVINO can still win
-# there, with three instructions, which multiply and add pairs in 16 bits (where the sums may saturate), widen the sums,
-# and add them up. Intel counted them as 1.33×, and VNNI as 4×. The count assumes that all three compete for the same
-# units. On AMD's Zen 4, additions have units of their own, so only two instructions for 64 products compete with FP32's
-# multiply-adds for 32, a factor of 2. With [**AMX**](../docs/learn/glossary.md#amx), OpenVINO multiplies whole tiles,
-# and is further ahead.
+# **With VNNI**, your integers may still beat the fastest FP32 network, but lose to OpenVINO's INT8. **Without it**, the
+# program widens codes to 16 or 32 bits before it multiplies, and your integers lose to FP32. OpenVINO can still win,
+# with three instructions that multiply and add pairs in 16 bits (where the sums may saturate), widen the sums, and add
+# them up. Intel put their gain at 1.33×, and VNNI's at 4×. This assumes that all three compete for the same units. On
+# AMD's Zen 4, additions have units of their own. The other two instructions compute 64 products, and two FP32
+# multiply-adds 32, a factor of 2. With [**AMX**](../docs/learn/glossary.md#amx), OpenVINO multiplies whole tiles, and
+# is further ahead.
 #
 # </details>
 #
@@ -936,8 +936,8 @@ results.answer(3, "What do your integers spend their time on, besides products?"
 # same number, from 1/64 to 64. Floating-point formats represent it exactly, as it is a power of 4.
 #
 # INT8 needs a range. Three calibrations of your integers compete. One sees ordinary digits. Two see digits in all
-# lights, and let the codes reach up to the largest value, or to the value that `choose_high` finds. NNCF's codes reach
-# up to the mean of the images' largest values.
+# lights; in one, the codes reach up to the largest value, in the other, to the value that `choose_high` finds. NNCF's
+# codes reach up to the mean of the images' largest values.
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
@@ -996,9 +996,9 @@ results.compare_guess(3, worst)
 # %% [markdown]
 # ### Why does FP32 lose?
 #
-# It isn't rounding. Convolutions, Relu and maxima pass a factor on, so twice the input gives twice the output. Only the
-# network's biases don't grow with the light. If they are the cause, multiplying them by the light restores all
-# decisions:
+# The cause isn't rounding. Convolutions, Relu and max pooling preserve proportions, so twice the input gives twice the
+# output. Only the network's biases don't grow with the light. If they are to blame, multiplying them by the light
+# restores all decisions:
 
 # %%
 adapted = digit_net()
@@ -1008,8 +1008,8 @@ for label, light in zip(LABELS, LIGHTS):
     changed(f"light {label}, biases × {label}", right(logits))
 
 # %% [markdown]
-# No one knows the light in advance. But dividing each image by its brightest pixel removes its effect before the first
-# layer. This is **input normalisation**:
+# No one knows the light in advance. But dividing each image by its brightest pixel removes the light's effect before
+# the first layer. This is **input normalisation**:
 
 
 # %%
@@ -1081,12 +1081,12 @@ results.answer(4, "Which format and calibration would you ship, and why?", ...)
 # %% [markdown]
 # <details><summary>A model answer</summary>
 #
-# In ordinary light, all formats calibrated for it are about equal, so the fastest wins, often a library's INT8. In a
-# different light, even FP32 loses digits. The biases drown dim images, but only vanish in bright ones. Integers inherit
-# that, and the wrong range costs more than the format. If it reaches up to the brightest values, its steps swallow dim
-# and even some ordinary digits. Choosing it by the least error changes little, because bright images dominate the
-# squared errors. With normalised images, one calibration fits all, and every format regains its accuracy. (The speeds
-# in the picture leave out the division.) So look at FP32 first, and fix the input.
+# In ordinary light, all formats calibrated for it are about equally accurate, so the fastest wins, often a library's
+# INT8. In a different light, even FP32 loses digits. The biases drown out dim images, but merely vanish in bright ones.
+# Integers inherit this loss, and the wrong range costs more than the format. If the range reaches up to the brightest
+# values, its steps swallow dim and even some ordinary digits. Choosing it by the least error changes little, because
+# bright images dominate the squared errors. With normalised images, one calibration fits all, and every format regains
+# its accuracy. (The speeds in the picture leave out the division.) So look at FP32 first, and fix the input.
 #
 # </details>
 #
@@ -1095,10 +1095,10 @@ results.answer(4, "Which format and calibration would you ship, and why?", ...)
 #
 # ## 6 · Weights alone in 4 bits {read 5, wait 1, optional}
 #
-# Language models keep their **weights alone** in INT4, where 32 to 128 weights share a 16-bit scale. They are unpacked
+# Language models keep **only their weights** in INT4, where 32 to 128 weights share a 16-bit scale. They are unpacked
 # just before the multiplication, so this [**weight-only
 # quantisation**](../docs/learn/glossary.md#weight-only-quantisation) saves no arithmetic, but it moves fewer bytes. How
-# few bits can your own network's weights have?
+# few bits do your own network's weights need?
 
 
 # %%
@@ -1119,8 +1119,8 @@ for bits in (8, 4, 3, 2):
     changed(f"weights in {bits} bits", right(logits))
 
 # %% [markdown]
-# The next cell creates dense layers with random weights. In INT4, they take more than twice the last-level cache, if
-# memory allows.
+# The next cell creates dense layers with random weights. In INT4, they are over twice the size of the last-level cache,
+# if memory allows.
 
 # %%
 BYTES = {"FP32": 4, "INT8": 1, "INT4": 0.5 + 2 / 64}  # of a weight, with its share of a scale
@@ -1202,7 +1202,7 @@ results.answer(5, "For whom are weights in 4 bits worth most?", ...)
 # 1. Why is INT8 used for inference and not for training?
 # 2. What is different about INT8, and what replaces the exponent?
 # 3. Why do sums of 8-bit products need 32 bits?
-# 4. What else does INT8 save, besides computing time?
+# 4. What does INT8 save besides computing time?
 # 5. What would a zero point other than 0 cost, for activations and for weights?
 # 6. Why must calibration images look like those that the network meets later?
 
@@ -1211,11 +1211,12 @@ results.answer(5, "For whom are weights in 4 bits worth most?", ...)
 #
 # **For the instructor.** Answers.
 #
-# 1. In inference, ranges are known and a little noise is harmless. In training, gradients spread over many powers of
-#    ten, and updates are smaller than one 8-bit step.
-# 2. A scale replaces it, one for a whole tensor or channel. So the absolute error is constant, not the relative one.
-# 3. A product can be 255 × 127 = 32,385. A 16-bit sum has room for one of these, and a 32-bit sum for 66,311.
-# 4. It saves three quarters of the memory and its traffic, and some energy.
+# 1. In inference, ranges are known and a little noise is harmless. In training, gradients span many powers of ten, and
+#    updates are smaller than one 8-bit step.
+# 2. A scale replaces the exponent, one for a whole tensor or channel. So the absolute error is constant, not the
+#    relative one.
+# 3. A product can reach 255 × 127 = 32,385. A 16-bit sum has room for one of these, and a 32-bit sum for 66,311.
+# 4. It saves three quarters of memory and memory traffic, and some energy.
 # 5. For activations, it costs a correction by the sum of each output's weights, which is known in advance and belongs
 #    in the bias. For weights, it needs the sum of each row's codes, which is known only once the image has arrived.
 # 6. They determine the ranges. Values beyond them are clipped, and a range that is too wide leaves few codes.
@@ -1227,23 +1228,23 @@ results.answer(5, "For whom are weights in 4 bits worth most?", ...)
 #
 # **For the instructor.** Other machines, timing, and what goes wrong.
 #
-# - **No VNNI, or GCC before 12**: your integers lose to FP32, and a recorded race shows the win. AVX2 with VNNI
-#   multiplies 32 codes at once. With AMX, the limits are for tiles, which your C doesn't use. Without BF16
-#   instructions, BF16 is emulated, or runs in FP32.
-# - **Arm**: with i8mm, the compiler emits `usdot`. There is no cap for oneDNN and no measured limit, so these rows are
+# - **No VNNI, or GCC before 12**: students' integers lose to FP32, and a recorded race shows them winning. AVX2 with
+#   VNNI multiplies 32 codes at once. With AMX, the limits are for tiles, which the students' C doesn't use. Without
+#   BF16 instructions, BF16 is emulated, or runs in FP32.
+# - **Arm**: with i8mm, the compiler emits `usdot`. oneDNN can't be capped and no limit is measured, so these rows are
 #   missing.
-# - **Many cores**: the batch grows with the cores.
+# - **Many cores**: the batch grows with the core count.
 # - **No compiler**: exercises 5 and 6 can't be attempted, NumPy runs the integer network, and the race is a recording.
 # - **Timing**: start the race before you talk about section 5.
-# - **What goes wrong**: an `if` in the loop that requantises makes it several times slower, as the compiler doesn't
-#   vectorise it.
+# - **What goes wrong**: an `if` in the loop that requantises makes it several times slower, as the compiler then
+#   doesn't vectorise it.
 #
 # </div>
 
 # %% [markdown]
 # ## Remember
 #
-# - FP16 has digits, BF16 has range, and INT8 has one step for all sizes, and a scale.
+# - FP16 has digits, BF16 has range, and INT8 has a scale and one step for all sizes.
 # - An integer layer is 8-bit products, a 32-bit sum that starts with the bias, and one factor.
 # - Simple innermost loops let a compiler use VNNI.
 # - Compare with the fastest baseline, and state its format.
