@@ -12,13 +12,13 @@
 # # 05 · Let a program tune it: beat the tuner
 #
 # **You will** look for the fastest of 96 settings, by hand, at random, and with a program that learns from each trial.
-# You promise a speed for your winner. Then it is measured again, and you find out why it keeps less than you promised.
-# Finally, `lab tune` searches on your own machine, and you decide which settings to use.
+# You will promise your winner's speed, measure it again, and find out why it keeps less than you promised. Finally,
+# `lab tune` searches on your own machine, and you decide which settings to use.
 #
 # **Time** {minutes}
 #
-# **Connects to** lab 01, which explains intra-op and inter-op threads; lab 03, which finds out *why* settings are slow;
-# and lab 04, which explains bfloat16.
+# **Connects to** lab 01, which explains intra-op and inter-op threads; lab 03, which shows *why* settings are slow; and
+# lab 04, which explains bfloat16.
 
 # %% tags=["parameters"]
 QUICK = False  # small runs, as the tests make them
@@ -61,7 +61,7 @@ XLA_ROUNDS = 2 if QUICK else 9  # section 8
 #
 # The speed of a training run depends on settings that change nothing else, such as thread counts. Poor ones cause no
 # error and no warning. Each setting is a dimension of the [**search space**](../docs/learn/glossary.md#search-space),
-# and the number of points is the product of the numbers of their values.
+# and multiplying the settings' numbers of values gives the number of points.
 #
 # In 2018, engineers at Intel let a program, Concertio's Optimizer Studio, tune ResNet-50 on a server with 2 × 28 cores.
 # It could choose 1 to 28 inter-op threads, and an even number of intra-op threads from 10 to 56. After 2 hours and 8
@@ -70,7 +70,7 @@ XLA_ROUNDS = 2 if QUICK else 9  # section 8
 #
 # Then they let it tune CPU and operating-system settings, too, with 9.13 · 10¹⁷ combinations. It tried 173 of them for
 # a translation network (GNMT) and 156 for a speech network (DeepSpeech), and reported gains of 8.3% and 8%. The report
-# doesn't mention that any setting was measured again.
+# doesn't mention measuring any setting again.
 
 # %% tags=["nbval-check-output"]
 two_knobs = len(range(1, 29)) * len(range(10, 57, 2))
@@ -80,8 +80,8 @@ print(f"all settings: at a minute each, {9.13e17 / 525_960:.1e} years")
 # %% [markdown]
 # Can 173 trials among 10¹⁷ points find anything? And what is an 8.3% gain worth if it was found this way? To judge a
 # search, you need a space that was measured *completely*. This lab comes with a recording of the MNIST CNN's training
-# at all 96 points of six settings, or *knobs*. Each point was launched six times on an idle machine, with the other
-# points in between. Launches that other work disturbed were rejected and repeated.
+# at all 96 points of a space of six settings, or *knobs*. Each point was launched six times on an idle machine,
+# interleaved with the others. Launches that other work disturbed were rejected and repeated.
 
 # %%
 FILE = DATA / "tuning-launches.csv"
@@ -109,9 +109,9 @@ print(values)
 # ## 2 · By hand {read 2, do 5}
 #
 # You have 16 [**trials**](../docs/learn/glossary.md#trial). A trial shows *one* launch of a point, as if you had
-# started the training once. Three launches of each point can be shown. The other three stay hidden until section 5.
-# Each search draws the three at random, so it can't matter when a launch was recorded. The first trial is the
-# default, which is what the programs choose when you set nothing.
+# started the training once. Three of each point's launches can be shown. The other three stay hidden until section 5.
+# The split is random, so it can't matter when a launch was recorded. The first trial is the default, which you get when
+# you set nothing.
 
 
 # %%
@@ -142,7 +142,7 @@ DEFAULT = dict(intra=2, inter=2, batch=64, bfloat16=False, xla=False, malloc="gl
 try_point(**DEFAULT)
 
 # %% [markdown]
-# Change values in the next cell, and run it, again and again. Look for the fastest point. You may try a point twice.
+# Change values in the next cell and run it again and again, looking for the fastest point. You may try a point twice.
 
 # %%
 try_point(intra=2, inter=2, batch=256, bfloat16=False, xla=False, malloc="glibc")
@@ -188,13 +188,14 @@ results.answer(1, "Which knob matters most? And whose best value depends on anot
 # %% [markdown]
 # <details><summary>A model answer</summary>
 #
-# XLA matters most. With it, every point is slow (section 8 finds out why). Without it, 256 images per step are usually
-# slower than 64 in 32 bits, and faster with bfloat16. One launch can show the reverse. When one knob's effect depends
-# on another knob, there is an [**interaction**](../docs/learn/glossary.md#interaction) between them. Then changing one
-# knob at a time can miss the best point, because the first knob is set under conditions that the second one changes.
+# XLA matters most. With it, every point is slow (section 8 shows why). Without it, 256 images per step are usually
+# slower than 64 in float32, but faster in bfloat16. A single launch can show the reverse. When one knob's effect
+# depends on another knob, there is an [**interaction**](../docs/learn/glossary.md#interaction) between them. Changing
+# one knob at a time can then miss the best point, because the first knob is set under conditions that the second one
+# changes.
 #
-# The best thread counts are hard to know beforehand. You know the number of cores, but not how many operations of the
-# graph can run at the same time. Moreover, additional threads compete for caches and memory.
+# The best thread counts are hard to predict. You know the number of cores, but not how many operations of the graph can
+# run at the same time. Moreover, additional threads compete for caches and memory.
 #
 # </details>
 
@@ -202,14 +203,14 @@ results.answer(1, "Which knob matters most? And whose best value depends on anot
 # ## 3 · At random {read 2, do 5}
 #
 # [**Random search**](../docs/learn/glossary.md#random-search) draws points without looking. It is better than it
-# sounds. The size of the space and the number of knobs hardly matter, only the *share* of its points that are good
-# enough.
+# sounds. The size of the space and the number of knobs hardly matter. What counts is the *share* of points that are
+# good enough.
 #
 # ### Exercise 1 · What is its chance?
 #
-# Write `chance(points, good, trials)`. A space has `points` points, and `good` of them are good enough for you. You
-# draw `trials` *different* points. Return the probability that at least one of them is good. `math.comb(n, k)` is the
-# number of ways to draw `k` out of `n`.
+# Write `chance(points, good, trials)`. A space has `points` points, and `good` of them are good enough. You draw
+# `trials` *different* points. Return the probability that at least one of them is good. `math.comb(n, k)` is the number
+# of ways to draw `k` out of `n`.
 
 
 # %%
@@ -231,9 +232,9 @@ for size in (len(points), two_knobs, 1_000_000):
 
 # %% [markdown]
 # This answers half of section 1's question. The number of trials needed depends on the share of good points, and hardly
-# at all on how many points there are. (Bergstra and Bengio, 2012, give a second reason: random trials take a new value
-# of *every* knob each time, while a grid repeats the same few.) However, a single outstanding point among a thousand is
-# usually missed.
+# at all on how many points there are. (Bergstra and Bengio, 2012, name a second advantage: random trials try a new
+# value of *every* knob each time, while a grid repeats the same few.) However, a single outstanding point among a
+# thousand is usually missed.
 
 
 # %%
@@ -251,10 +252,10 @@ print(f"fastest of your {BUDGET} random trials: {max(mine['at random'][1]):,.0f}
 #
 # After a few trials you know something. [**Bayesian optimisation**](../docs/learn/glossary.md#bayesian-optimisation)
 # puts this knowledge into a model, a [**Gaussian process**](../docs/learn/glossary.md#gaussian-process), which assumes
-# that neighbours are similarly fast. For each untried point, it predicts a mean speed, and the standard deviation of
-# this prediction, its *spread*. The spread is small near trials, and large far from all of them.
+# that neighbouring points are similarly fast. For each untried point, it predicts a mean speed, and the standard
+# deviation of this prediction, its *spread*. The spread is small near trials, and large far from all of them.
 #
-# Which point should be next? The one with the highest mean would teach little, and the one with the largest spread is
+# Which point should come next? The one with the highest mean teaches little, and the one with the largest spread is
 # probably slow. The **expected improvement** weighs both (Jones et al., 1998). If the speed of a point is $f$ and the
 # best so far $b$, the improvement is $\max(0, f - b)$. The model says that $f$ has a normal distribution with mean
 # $\mu$ and spread $\sigma$. Then the improvement is, on average,
@@ -309,8 +310,8 @@ mine["with a memory"] = search(with_memory, my_luck, shown, BUDGET, *start)
 
 # %% [markdown]
 # The tree-structured Parzen estimator, [**TPE**](../docs/learn/glossary.md#tpe), models where good points lie, rather
-# than how fast they are (Bergstra et al., 2011). Libraries tune themselves, too. `HOROVOD_AUTOTUNE=1` uses a Gaussian
-# process to search for the best message size during training, and Triton's `autotune` times each configuration of a
+# than how fast they are (Bergstra et al., 2011). Libraries tune themselves, too. With `HOROVOD_AUTOTUNE=1`, a Gaussian
+# process searches for the best message size during training, and Triton's `autotune` times each configuration of a
 # short list.
 
 # %% [markdown]
@@ -426,9 +427,10 @@ results.answer(2, "Why does the winner keep less than it promised?", ...)
 # <details><summary>A model answer</summary>
 #
 # It was chosen *because* its launch was fast, and part of that was luck. The next launch is as lucky as any other. A
-# point that was drawn without looking wasn't chosen for its speed, so on average it keeps what it showed. This is the
-# *winner's curse*, a form of [**selection bias**](../docs/learn/glossary.md#selection-bias). The longer a search, the
-# more launches compete, and the luckier the winner tends to be, until no close rivals are left.
+# point that was drawn without looking wasn't chosen for its speed, so on average it keeps what it showed. The winner's
+# shortfall is called the *winner's curse*, a form of [**selection bias**](../docs/learn/glossary.md#selection-bias).
+# The longer a search, the more launches compete, and the luckier the winner tends to be, until no close rivals are
+# left.
 #
 # </details>
 
@@ -437,7 +439,7 @@ results.answer(2, "Why does the winner keep less than it promised?", ...)
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
-# **Guess first.** Searches with a memory have tried 24 points. How much more do they *keep* after 64?
+# **Guess first.** Searches with a memory have tried 24 points. How much higher is their *kept* speed after 64?
 #
 # </div>
 
@@ -478,14 +480,14 @@ alt = f"Winners' speed by trials, with 95% bands of chance. After {LONG}: {'; '.
 plots.show(figure, alt=alt, keep=results)
 
 # %% [markdown]
-# A dashed line never falls, as the fastest of more trials is at least as fast. A solid line can level off and even
-# fall. More trials help only while there are better points to find, and while launches can tell them apart. (The bands
-# show how searches of this recording differ by chance, not how another recording would differ.)
+# A dashed line never falls, because an extra trial can't lower the maximum. A solid line can level off and even fall.
+# More trials help only while there are better points to find, and while launches can reveal them. (The bands show how
+# searches of this recording differ by chance, not how another recording would differ.)
 #
-# Have you beaten the tuner? Compare what the three *keep*. In this recording, changing one knob at a time is 2% behind
-# the Gaussian process after 16 trials, and with 24 trials both keep about as much as random search with 64.
+# Have you beaten the tuner? Compare what your three searches *keep*. In this recording, changing one knob at a time is
+# 2% behind the Gaussian process after 16 trials, and with 24 trials both keep about as much as random search with 64.
 #
-# Is it better to spend launches on repeats? Three rows of the next output spend 48 launches, and the others fewer.
+# Would launches be better spent on repeats? In the next output, three rows use 48 launches, and the others fewer.
 
 # %%
 for each, repeats in ((48, 1), (24, 1), (24, 2), (16, 1), (16, 3)):
@@ -502,13 +504,13 @@ for each, repeats in ((48, 1), (24, 1), (24, 2), (16, 1), (16, 3)):
     print(f"{ratio.mean():.1%} ± {2 * ratio.std() / COLLEAGUES**0.5:.1%} of the promise")
 
 # %% [markdown]
-# In this recording it isn't. Repeats hardly change how honest a promise is, but trying more points finds faster ones.
+# Not in this recording. Repeats hardly change how honest a promise is, but trying more points finds faster ones.
 # *Successive halving* does both (Jamieson and Talwalkar, 2016). It launches many points once, drops the slower half,
 # launches the rest again, and so on. Most launches go to the closest contenders.
 #
 # ### Exercise 3 · An honest gain
 #
-# You have measured the same points in two rounds, the default among them, and recommend the fastest. By what factor is
+# You have measured the same points, including the default, in two rounds, and recommend the fastest. By what factor is
 # it faster than the default?
 #
 # Write `gain(first, second, default)`. `first` and `second` are arrays with the images/s of the points in the two
@@ -516,7 +518,7 @@ for each, repeats in ((48, 1), (24, 1), (24, 2), (16, 1), (16, 3)):
 # number must be honest:
 #
 # - If all points are equally fast and measurements differ by luck alone, it is 1, on average over many pairs of rounds.
-# - If a point is faster by much more than luck, it is that point's factor.
+# - If a point is faster by much more than luck, it is that point's true factor.
 # - The machine may be slower in one round than in the other, for all points alike. This must not matter.
 #
 # The check allows a 2% error.
@@ -552,12 +554,12 @@ results.answer(3, "What do you ask the people who report 8.3%?", ...)
 #
 # *Was the winner measured again, next to the default?* The report doesn't say, nor does it say how much its launches
 # differed. The best of 173 equally fast settings lies 2.7 standard deviations above their mean on average, so a 3%
-# spread suffices. *And what was the default?* A gain is a statement about two settings. According to the report, the
-# server's L2 prefetcher, which loads data that will probably be needed, had been off before the search. The search
-# switched it on, which is normally the default. So part of the 8.3% is a repair. It is also the best argument for a
-# search, because no one had noticed. Ask the same about the 1.77×. TensorFlow's default would have been one thread for
-# each of the 112 hardware threads, and the best settings, 28 and 2, are the number of cores per socket and the number
-# of sockets.
+# spread could explain the gain. *And what was the default?* A gain is a statement about two settings. According to the
+# report, the server's L2 prefetcher, which loads data that will probably be needed, was off before the search. The
+# search switched it on, which is normally the default. So part of the 8.3% is a repair. It is also the best argument
+# for a search, because no one had noticed. Ask the same about the 1.77×. TensorFlow's default would have been one
+# thread for each of the 112 hardware threads, and the best settings, 28 and 2, are the number of cores per socket and
+# the number of sockets.
 #
 # </details>
 
@@ -565,8 +567,8 @@ results.answer(3, "What do you ask the people who report 8.3%?", ...)
 # ## 6 · Your machine, live {read 4, do 5, wait 3}
 #
 # `lab tune` does all of this for a command of your choice. It starts with the default and looks for the largest
-# expected improvement. Then it measures the three best trials and the default again, alternately, in six rounds. Which
-# of the three should it recommend? You decide.
+# expected improvement. Then it measures the three best trials and the default again, in turn, in six rounds. Which
+# should it recommend? You decide.
 #
 # ### Exercise 4 · The safest choice
 #
@@ -592,9 +594,9 @@ def safest(rounds):
 safest = check(4, safest)
 
 # %% [markdown]
-# The live search's knobs don't change what is learned. Batch size and bfloat16 do, so images/s alone can't judge them,
-# and they are missing. A knob at its `default` is left unset. The default of `onednn` depends on the CPU, so the cell
-# adds it. `log` means all hardware threads, three quarters, half, and so on down to one thread.
+# The live search's knobs don't change what is learned. Batch size and bfloat16 do, so they can't be judged by images/s
+# alone, and are left out. A knob at its `default` is left unset. The default of `onednn` depends on the CPU, so the
+# cell adds it. `log` means all hardware threads, three quarters, half, and so on down to one thread.
 
 # %%
 KNOBS_FILE = work / "knobs.toml"
@@ -607,7 +609,7 @@ print(f"{n_points} points on {machine.usable_cores} cores")
 Code(filename=KNOBS_FILE, language="toml")
 
 # %% [markdown]
-# The search takes **one to four minutes**. Each line is a launch. In a terminal, the command would be
+# The search takes **one to four minutes**. Each line of output is a launch. In a terminal, the command would be
 # `./lab tune --knobs FILE --trials 12 --repeats 1 -- python -m labkit.bench --model=mnist`.
 #
 # <div class="alert alert-block alert-info" style="color: black">
@@ -642,7 +644,7 @@ if live:
     results.step("tuner", live.speedups.get(live.chosen, "no gain was shown"))
 
 # %% [markdown]
-# The file that `lab tune` wrote sets the variables for your terminal, and states the evidence.
+# The file that `lab tune` wrote sets the variables for your terminal, and gives the evidence.
 
 # %%
 print((out / "best.env").read_text())
@@ -655,10 +657,10 @@ results.answer(4, "Which settings do you use from now on, and why?", ...)
 #
 # First look at the default's own row. No one chose the default, so it wasn't lucky. If its promise lies outside the
 # interval of what it kept, the machine probably changed between the search and the rounds, and the search compared
-# times, not settings. Then use the exported settings, which were chosen by the rounds. If these are the default, no
-# gain was *shown*, which is a result, too. TensorFlow starts a thread for each hardware thread, and where each core has
-# only one, this is often the best already. A container that sees more CPUs than it may use, or a server with several
-# sockets, leaves more room for gains. A setting with a high median whose launches are far apart is *unstable*. No mean
+# moments, not settings. Next, use the exported settings, which the rounds chose. If these are the default, no gain was
+# *shown*, which is a result, too. TensorFlow starts a thread for each hardware thread, and where each core has only
+# one, this is often already the best. A container that sees more CPUs than it may use, or a server with several
+# sockets, leaves more room for gains. A setting with a high median but widely scattered launches is *unstable*. No mean
 # describes it, and when many machines work together, the slowest one sets the pace. The bound itself was the best of
 # three, so it is a little lucky, too.
 #
@@ -682,7 +684,7 @@ results.answer(5, "For which of your programs would a day of tuning pay?", ...)
 # <details><summary>A model answer</summary>
 #
 # For one that runs for weeks or on many machines, and whose settings stay the same. A new batch size, a different
-# machine or a new library version can change which settings are best. Then tune again, with the old best among the
+# machine or a new library version can change which settings are best. Then tune again, with the old winner among the
 # first trials. For an honest calculation, use the *lower bound* of the gain.
 #
 # </details>
@@ -690,9 +692,8 @@ results.answer(5, "For which of your programs would a day of tuning pay?", ...)
 # %% [markdown]
 # ## 8 · Why is XLA slow? {read 3, wait 0.3, optional}
 #
-# A search reports that XLA slows the training down, but not why. The step consists of a few operations. The cell times
-# four of them, which belong to the first layer, with 32 channels, and to its gradients, both as a TensorFlow graph and
-# compiled by XLA.
+# A search reports that XLA slows training down, but not why. A step consists of a few operations. The next cells time
+# four of them, from the first layer (32 channels) and its gradients, both as a TensorFlow graph and compiled by XLA.
 
 # %%
 import tensorflow as tf
@@ -734,10 +735,10 @@ results.answer(6, "Which operation would you report to XLA's developers?", ...)
 # %% [markdown]
 # <details><summary>A model answer</summary>
 #
-# The one that loses the most milliseconds, which need not be the one with the worst ratio. Look at the gradient of the
-# pooling, the largest slowdown that we found, which must find the largest number of each window again and add the
-# gradient there. In TensorFlow 2.21, XLA first makes four integer arrays, as large as the input, with the coordinates
-# of each number. It reduces all five arrays over the windows, and then *scatters* one number for each coordinate.
+# The one that loses the most milliseconds, which need not be the one with the worst ratio. Take the gradient of the
+# pooling, the largest slowdown that we found. It must find the largest number of each window again and add the gradient
+# there. In TensorFlow 2.21, XLA first creates four integer arrays, as large as the input, with the coordinates of each
+# number. It reduces all five arrays over the windows, and then *scatters* one number for each coordinate.
 # (`XLA_FLAGS=--xla_dump_to=FOLDER` writes what XLA compiled.) TensorFlow has a kernel for this operation, and its
 # convolutions come from oneDNN. In XLA's current runtime, those [arrived in
 # 2025](https://github.com/openxla/xla/pull/31511), behind a [flag](https://github.com/openxla/xla/pull/31025) that was
@@ -749,7 +750,7 @@ results.answer(6, "Which operation would you report to XLA's developers?", ...)
 # ## 9 · A command of your own {read 2, optional}
 #
 # `lab tune` tunes any program that prints a number. Type it in a terminal, in the kit's folder. If you interrupt it,
-# the same command resumes.
+# the same command resumes the search.
 #
 # ```bash
 # ./lab tune --minutes 20                       # ResNet-50 on TensorFlow
@@ -761,10 +762,10 @@ results.answer(6, "Which operation would you report to XLA's developers?", ...)
 # knobs mattered, if the machine didn't change meanwhile. Guess before you look.
 #
 # By default, each point is measured three times, but a point that is more than 20% behind the best after one
-# measurement is *pruned*. [**Pruning**](../docs/learn/glossary.md#pruning) saves launches as successive halving does.
-# However, an unlucky launch can prune a good point. In the recording, 9 of the 96 points have a launch that is more
-# than 20% below their median. A margin that is wider than the spread of the launches makes pruning safe. So measure the
-# spread first.
+# measurement is *pruned*. [**Pruning**](../docs/learn/glossary.md#pruning) saves launches, as successive halving does.
+# However, an unlucky launch can get a good point pruned. In the recording, 9 of the 96 points have a launch that is
+# more than 20% below their median. A margin that is wider than the spread of the launches makes pruning safe. So
+# measure the spread first.
 
 # %% [markdown]
 # ## Questions {read 1}
@@ -788,33 +789,34 @@ results.answer(6, "Which operation would you report to XLA's developers?", ...)
 # **For the instructor.** Timing, and other machines.
 #
 # **Timing** Sections 1 to 3 take {minutes 1–3}, 4 and 5 {minutes 4–5}, and 6 and 7 {minutes 6–7}. Start the live search
-# of section 6 before you discuss question 3. If time is short, take exercise 1's solution, but don't skip exercise 3.
-# In a room, pin guess 1 of this lab on your page, and the wall shows each promise with what was kept.
+# of section 6 before you discuss question 3. If time is short, use exercise 1's solution, but don't skip exercise 3. In
+# a room, pin guess 1 of this lab on your page, and the wall shows each promise with what was kept.
 #
 # **Other machines** Sections 1 to 5 use the recording, and are the same everywhere. Section 6 measures live. With many
 # cores, the space has hundreds of points, and the default is often far from the best. With one CPU, two knobs remain.
-# Large pages do nothing where the system forbids them. A gain between equal programs is luck. If two people tune on the
-# same cores, they disturb each other. In a room with one machine, run section 6 once for everyone.
+# Large pages do nothing where the system forbids them, and any gain is then luck. If two people tune on the same cores,
+# they disturb each other. In a room with one machine, run section 6 once for everyone.
 #
 # **What goes wrong** In exercise 1, people forget that the points are different. In exercise 2, they take `norm.pdf`
-# for the probability. In exercise 3, they average both rounds, so the luck that chose the winner judges it, too. In
-# exercise 4, they divide the smallest speed by the default's smallest, which may be from a different round.
+# for the probability. In exercise 3, they average both rounds, so the luck that chose the winner stays in the result.
+# In exercise 4, they divide the smallest speed by the default's smallest, which may be from a different round.
 #
 # </div>
 
 # %% [markdown]
 # ## Remember
 #
-# - Count the share of good points, not the points.
+# - What matters is the share of good points, not the number of points.
 # - A model that learns from each trial usually needs fewer trials than random search.
 # - The best of many trials was also lucky. Measure it again, alternating with the default, before you promise anything.
 # - More trials never lower the promise, but don't always raise what is kept.
-# - A gain is a statement about two settings. Name both, and say how far their launches spread.
+# - A gain is a statement about two settings. Name both, and say how much their launches vary.
 #
 # Published: Concertio with Intel, 2018 (2 × Xeon Platinum 8180, TensorFlow with MKL-DNN 0.14). Another tuner,
 # TensorTuner, reported gains of 2 to 123% with TensorFlow's own kernels, and 1.5 to 28% with MKL, over the best
-# settings known before (Hasabnis, 2018, arXiv 1812.01665). Expected improvement: Jones, Schonlau and Welch, *Efficient
-# Global Optimization of Expensive Black-Box Functions*, 1998. Random search: Bergstra and Bengio, JMLR 13, 2012.
+# settings known until then (Hasabnis, 2018, arXiv 1812.01665). Expected improvement: Jones, Schonlau and Welch,
+# *Efficient Global Optimization of Expensive Black-Box Functions*, 1998. Random search: Bergstra and Bengio, JMLR 13,
+# 2012.
 
 # %%
 rows = []
