@@ -15,8 +15,8 @@
 # same one ten times, while its log looks perfect.
 #
 # **You will** distribute a training script with [**Horovod**](../docs/learn/glossary.md#horovod) in six steps. Then you
-# get six scripts, five of them broken, and write the test that finds all five. Finally, you measure how much faster
-# several processes train, and compute what network they need.
+# will get six scripts, five of them broken, and write a test that finds all five. Finally, you will measure how much
+# faster several processes train, and compute what network they need.
 #
 # **Time** {minutes}
 #
@@ -151,8 +151,9 @@ if __name__ == "__main__":
 
 
 # %% [markdown]
-# `run_ranks` starts it and prints the [**mpirun**](../docs/learn/glossary.md#mpirun) command that does the same in a
-# terminal. Each line of output begins with the number of its process, the [**rank**](../docs/learn/glossary.md#rank).
+# `run_ranks` starts the script and prints the [**mpirun**](../docs/learn/glossary.md#mpirun) command that does the same
+# in a terminal. Each line of output begins with the number of its process, the
+# [**rank**](../docs/learn/glossary.md#rank).
 
 # %%
 if not QUICK:
@@ -163,17 +164,17 @@ if not QUICK:
 # ## 2 · A plan for many processes {read 4.5, do 6}
 #
 # With Horovod, *every* rank runs the *whole* script, with its own copy of the network and its own share of the digits.
-# This is [**data parallelism**](../docs/learn/glossary.md#data-parallelism). It is a single training run because in
-# each step, the ranks average their [**gradients**](../docs/learn/glossary.md#gradient) with an
-# [**all-reduce**](../docs/learn/glossary.md#all-reduce), without a [**parameter
-# server**](../docs/learn/glossary.md#parameter-server), so every copy takes the same step.
+# This is [**data parallelism**](../docs/learn/glossary.md#data-parallelism). In each step, the ranks average their
+# [**gradients**](../docs/learn/glossary.md#gradient) with an [**all-reduce**](../docs/learn/glossary.md#all-reduce),
+# without a [**parameter server**](../docs/learn/glossary.md#parameter-server). Every copy takes the same step, so this
+# is a single training run.
 #
 # ```mermaid
 # flowchart LR
 #     accTitle: Data parallelism with Horovod
 #     accDescr {
 #         Two ranks. Each takes its own share of the digits and computes a gradient with its own copy of the network.
-#         One all-reduce averages the two gradients. Then each rank changes its copy by the same average.
+#         One all-reduce averages the two gradients. Then each rank updates its copy with the same average.
 #     }
 #     x0["rank 0: its share of the digits"] --> g0["gradient on copy 0"] --> a(["all-reduce: average"])
 #     x1["rank 1: its share of the digits"] --> g1["gradient on copy 1"] --> a
@@ -190,7 +191,7 @@ if not QUICK:
 # | 2 | one device per rank | ranks that share cores slow each other down | you, or the launcher |
 # | 3 | share of the digits; learning rate, steps | the global batch grows | `DistributedSampler`, and you |
 # | 4 | `hvd.DistributedGradientTape` | averages the gradients | the wrapped network does it |
-# | 5 | [**broadcast**](../docs/learn/glossary.md#broadcast) the start | equal copies stay equal | wrapping does it |
+# | 5 | [**broadcast**](../docs/learn/glossary.md#broadcast) the initial state | equal copies stay equal | wrapping |
 # | 6 | [**checkpoints**](../docs/learn/glossary.md#checkpoint) on rank 0 | two writers corrupt a file | you |
 #
 # Horovod's last release, 0.28.1, dates from June 2023, and libraries such as Ray have since [dropped
@@ -213,7 +214,7 @@ if not QUICK:
 # batch's gradient, and about as large. An epoch now has a quarter of the steps, so at the old rate, the weights would
 # move about a quarter as far. The **linear scaling rule** multiplies the [**learning
 # rate**](../docs/learn/glossary.md#learning-rate) by `size`, after a [**warm-up**](../docs/learn/glossary.md#warm-up),
-# as long steps can overshoot at the start ([Goyal et al. 2017](https://arxiv.org/abs/1706.02677)).
+# as large steps can overshoot at the start ([Goyal et al. 2017](https://arxiv.org/abs/1706.02677)).
 #
 # Write `learning_rate(step, base, size, warmup)`. The rate is `base` at step 0, rises linearly to `base * size` at step
 # `warmup`, and stays there. With `warmup = 0`, it is `base * size` from the first step.
@@ -264,8 +265,8 @@ learning_rate = check(2, "work/plan.py")
 steps_per_epoch = check(3, "work/plan.py")
 
 # %% [markdown]
-# The checks wrote `work/checked/plan.py`, from which the scripts import your functions that passed, and the kit's
-# versions of the rest. Here is the plan for 1, 2 and 4 ranks.
+# The checks wrote `work/checked/plan.py`, from which the scripts import each function, yours if it passed, otherwise
+# the kit's. Here is the plan for 1, 2 and 4 ranks.
 
 # %% jupyter={"source_hidden": true}
 figure, axis = plt.subplots(figsize=(8, 4))
@@ -287,7 +288,7 @@ plots.show(
 # ## 3 · Six steps {read 2.5, do 10, wait 0.1}
 #
 # Besides the table's calls, you need `hvd.rank()`, `hvd.size()` and `hvd.broadcast_variables(list, root_rank=0)`. Keras
-# 3 wraps the TensorFlow variables that Horovod needs, so the list contains the `.value` of each.
+# 3 wraps the TensorFlow variables that Horovod needs, so put the `.value` of each into the list.
 #
 # This file contains everything outside the six steps.
 
@@ -362,8 +363,8 @@ def save(model, history, out):
 # %% [markdown]
 # ### Exercise 4 · The distributed script
 #
-# In this training script, six comments that start with `# Horovod:` say what a distributed run needs. Write these
-# parts.
+# In this training script, six comments that start with `# Horovod:` say what a distributed run needs. Write the code
+# for each.
 
 # %%
 # %%writefile work/train_hvd.py
@@ -446,9 +447,9 @@ train_hvd = check(4, "work/train_hvd.py")
 # %% [markdown]
 # ## 4 · Spot the fake {read 5.5, do 11, wait 0.75}
 #
-# Six colleagues have each written a distributed script. All six run and report a loss, but only one is right. The
-# others each contain a fault from a public issue or a tutorial. The scripts have three functions, `start()`,
-# `step(number)`, which trains on batch `number` and returns `{"loss": …, "accuracy": …}`, and `weights()`, which
+# Six colleagues have each written a distributed script. All six scripts run and report a loss, but only one is right.
+# The others each contain a fault from a public issue or a tutorial. Every script has three functions: `start()`;
+# `step(number)`, which trains on batch `number` and returns `{"loss": …, "accuracy": …}`; and `weights()`, which
 # returns a list of NumPy arrays. Here is one; change the letter, `a` to `f`, to read the others.
 
 # %%
@@ -466,7 +467,7 @@ Code(filename=LINE_UP / "d.py")
 results.guess(1, "the script that is right", ..., choices=tuple("abcdef"))
 
 # %% [markdown]
-# Three tests come to mind. In them, `ranks` is MPI's communicator.
+# Three tests come to mind. In them, `ranks` is the MPI communicator.
 
 # %%
 # %%writefile work/tempting.py
@@ -518,8 +519,8 @@ TESTS = weights_agree, loss_falls, gradient_norms_agree
 # - `shares` contains, for each rank, the indices of the digits that the plan gives it in step 0, and `rate` is the
 #   plan's learning rate.
 # - Compare the weights of **every** rank, and the loss and accuracy that it reports.
-# - In float32, sums in a different order round differently. Allow 1% of the largest change in any weight, and 0.1% of
-#   the loss and accuracy.
+# - In float32, the order of addition affects rounding. Allow errors of 1% of the largest change in any weight, and 0.1%
+#   of the loss and accuracy.
 # - With the communicator `ranks`, as in lab 00, `ranks.allgather(x)` returns the `x` of all ranks, and `ranks.bcast(x)`
 #   returns rank 0's `x`.
 
@@ -549,8 +550,8 @@ def same_step(ranks, run, one_process, shares, rate):
 
 
 # %% [markdown]
-# The check tries it on runs of a small NumPy network on 1 to 4 ranks. One run is correct, five have these faults, and
-# in another, a single rank skips its step.
+# The check tries your test on runs of a small NumPy network on 1 to 4 ranks. One run is correct, five have the scripts'
+# faults, and in another, a single rank skips its step.
 
 # %% tags=["nbval-check-output"]
 same_step = check(5, "work/same_step.py")
@@ -619,24 +620,24 @@ results.answer(1, "Which fault does each of the five have, and which test finds 
 # <details><summary>A model answer</summary>
 #
 # - `a`: **no sharding**. Its `tf.data` pipeline has no `shard`, so every rank trains on the same digits. Two ranks do
-#   the work of one ([a 2018 issue](https://github.com/horovod/horovod/issues/223); with a fixed seed, shuffling doesn't
-#   help, as in [TensorFlow's own benchmarks](https://github.com/tensorflow/benchmarks/pull/151)).
+#   the work of one ([a 2018 issue](https://github.com/horovod/horovod/issues/223)). Shuffling with a fixed seed, as in
+#   [TensorFlow's own benchmarks](https://github.com/tensorflow/benchmarks/pull/151), doesn't help.
 # - `b`: **sum instead of mean**, which multiplies the learning rate by the number of ranks
 #   ([2019](https://github.com/horovod/horovod/issues/843)).
 # - `d`: **no broadcast**. Equal gradients move different networks, so the ranks never agree
 #   ([2018](https://github.com/horovod/horovod/issues/672)).
 # - `e`: **no averaging**. Two lines come from [Horovod's guide for
 #   Keras](https://horovod.readthedocs.io/en/stable/keras.html) and were correct with Keras 2. Horovod's optimizer
-#   averages in a method that Keras 3 never calls, so each rank trains its own network, without any error. `c` shows the
-#   fix, a training step with a wrapped tape.
+#   averages in a method that Keras 3 never calls, so each rank silently trains its own network. `c` shows the fix, a
+#   training step with a wrapped tape.
 # - `f`: **one rank's metrics**. The training is correct, but the reported numbers describe only half of it ([the same
 #   in TRL, 2024](https://github.com/huggingface/trl/issues/2468)).
 #
 # Comparing weights, the usual advice, finds `d` and `e`. Comparing gradient norms finds only `e`, and a falling loss
-# finds none. `a`, `b` and `f` pass all three.
+# exposes none. `a`, `b` and `f` pass all three.
 #
 # Your test has a gap, too. At step 0, the warm-up's rate is the same for any number of ranks, so a script that never
-# scales its rate passes, as does one without momentum. A few more steps would find both.
+# scales its rate passes, as does one without momentum. A few more steps would expose both.
 #
 # </details>
 
@@ -702,11 +703,11 @@ print(f"Cores for these ranks: {machine.usable_cores}")
 # %% [markdown]
 # When does each line on the right cross 90%? A run that is twice as fast but learns half as much per epoch gains
 # nothing. [**Time to accuracy**](../docs/learn/glossary.md#time-to-accuracy) includes both. These are single runs, so
-# compare the line for one rank with section 1, where only the random start and the threads differ. For a ratio, measure
-# alternately.
+# compare the line for one rank with section 1, where only the random start and the threads differ. For a ratio,
+# alternate the runs.
 #
-# Each rank takes 64 digits per step, so the global batch grows with the number of ranks, which is called [**weak
-# scaling**](../docs/learn/glossary.md#weak-scaling). The [**scaling
+# Each rank takes 64 digits per step, so the global batch grows with the number of ranks ([**weak
+# scaling**](../docs/learn/glossary.md#weak-scaling)). The [**scaling
 # efficiency**](../docs/learn/glossary.md#scaling-efficiency) is the images per second of *n* ranks divided by *n* times
 # one rank's. How much of the shortfall is due to Horovod? Ranks on one machine share its memory, caches and clock, so
 # they slow each other down even if they send nothing. The limit is therefore the speed of the same ranks **side by
@@ -849,7 +850,7 @@ results.answer(3, "What limits the scaling on your machine, and would another li
 # Compare the two gaps. If *side by side* is far below *n*, the machine is the limit, because of its memory, a shared
 # cache, a lower clock with all cores busy, or more ranks than cores. Another library can't help, but fewer ranks can,
 # or ranks on more nodes. If *with Horovod* is far below *side by side*, averaging is the limit. Then a larger batch per
-# rank helps, or an all-reduce that overlaps with computing (section 8).
+# rank helps, as does an all-reduce that overlaps with computing (section 8).
 #
 # </details>
 #
@@ -865,8 +866,8 @@ results.answer(3, "What limits the scaling on your machine, and would another li
 # - `n_bytes` is the size of the gradients, which `ranks` ranks (2 or more) add up in a
 #   [**ring**](../docs/learn/glossary.md#ring).
 # - `seconds` is each rank's time to compute one step.
-# - In a ring, each rank sends one rank's share of the gradients `2 × (ranks - 1)` times in sequence. Its wire has this
-#   rate in each direction, so receiving at the same time costs nothing. Nothing else overlaps, and there is no latency.
+# - In a ring, each rank sends one rank's share of the gradients `2 × (ranks - 1)` times in sequence. The rate applies
+#   in each direction, so receiving at the same time costs nothing. Nothing else overlaps, and there is no latency.
 
 
 # %%
@@ -882,14 +883,14 @@ def half_rate(n_bytes, ranks, seconds):
 half_rate = check(6, half_rate)
 
 # %% [markdown]
-# Now test it with `seconds` from section 5's *side by side*. The kit puts each rank on its own
+# Now test the formula with `seconds` from section 5's *side by side*. The kit puts each rank on its own
 # [**node**](../docs/learn/glossary.md#node), a part of this machine's Linux with one network interface, and connects
-# the nodes with cables at the rate that you computed. **Only the wires are emulated**, and the nodes share this
-# machine's cores and memory. Where that isn't allowed, you see recorded figures.
+# the nodes with wires at the rate that you computed. **Only the wires are emulated**; the nodes share this machine's
+# cores and memory. Where emulation isn't allowed, you see recorded figures.
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
-# **Guess first.** At that rate, what share of the *side by side* images per second remains? Your formula says 50%.
+# **Guess first.** At that rate, what share of the *side by side* images per second remains? Your formula predicts 50%.
 #
 # </div>
 
@@ -1092,9 +1093,9 @@ results.answer(5, "What changes when Horovod's thread has a core of its own?", .
 # <details><summary>A model answer</summary>
 #
 # On one core, the backward pass waits while Horovod's thread works. With another core, both can run at the same time. A
-# blue bar that ends before the last gradient arrives shows overlap, and the count says in how many steps the largest
-# gradient's bar did. But overlap is only a gain if steps get shorter. With two cores, they may not, as rank 1 answers
-# on the second. In training, one rank per core leaves no core for these threads.
+# blue bar that ends before the last gradient arrives shows overlap, as the largest gradient's does in the counted
+# steps. But overlap is a gain only if steps get shorter. With two cores, they may not, as rank 1 answers on the second.
+# In training, one rank per core leaves no core for Horovod's threads.
 #
 # </details>
 #
@@ -1167,8 +1168,8 @@ except RankError as error:
 # **On a cluster**, a launcher places the ranks. Two ranks on one core slow a run down without any error, so have the
 # launcher print the placement. Older versions of Open MPI take `-np 4 -cpus-per-proc 10 -map-by socket
 # --report-bindings` (Open MPI 5, `--map-by socket:PE=10`); MPICH takes `-n 4 -bind-to core:10 -map-by socket` and
-# `HYDRA_TOPO_DEBUG=1`, and Intel MPI prints it with `I_MPI_DEBUG=5`. With one rank per socket and one thread per core,
-# each rank reads local memory.
+# `HYDRA_TOPO_DEBUG=1`, and Intel MPI takes `I_MPI_DEBUG=5`. With one rank per socket and one thread per core, each rank
+# reads local memory.
 
 # %% [markdown]
 # ## Questions {read 2}
@@ -1180,7 +1181,7 @@ except RankError as error:
 # 3. How can the learning rate follow the batch size automatically?
 # 4. How does a process find out that it is rank 0, or rank 1?
 # 5. Why does the number of training steps change with the number of workers, or with larger batches?
-# 6. How can the number of steps follow automatically?
+# 6. How can the number of steps adapt automatically?
 # 7. How does one process compare with 2 and with 4 ranks on your machine?
 
 # %% [markdown] tags=["instructor"]
@@ -1190,14 +1191,14 @@ except RankError as error:
 #
 # 1. Call `hvd.init()`, which starts MPI and Horovod's thread. Before that, a process knows neither its rank nor the
 #    size, and `hvd.rank()` raises an error.
-# 2. The averaged gradient of *n* batches is about as large as one batch's, only less noisy, and an epoch has 1/*n* as
+# 2. The averaged gradient of *n* batches is about as large as one batch's, but less noisy, and an epoch has 1/*n* as
 #    many steps. Beyond a certain batch size, the rule fails, as noise is no longer the limit (lab 08).
 # 3. Make it a function of the step and `hvd.size()`, with a warm-up, as in exercise 2.
 # 4. `hvd.rank()` returns the rank, from 0 to `hvd.size() - 1`. By convention, rank 0 writes files. `hvd.local_rank()`
-#    returns its number on its machine, which selects its GPU.
+#    returns the process's number on its machine, which selects its GPU.
 # 5. An epoch is a fixed number of digits, and each step now uses `size` batches.
 # 6. Compute `n // size // batch`, as in exercise 3. All ranks must get the same number.
-# 7. See section 5. Ask what the speed-up cost in core-seconds, and how many additional epochs more ranks need for the
+# 7. See section 5. Ask what the speed-up cost in core-seconds, and how many extra epochs larger batches need for the
 #    same accuracy.
 #
 # </div>
@@ -1205,8 +1206,8 @@ except RankError as error:
 # %% [markdown] tags=["instructor"]
 # <div class="alert alert-block alert-warning" style="color: black">
 #
-# **For the instructor.** **Timing** Section 4 matters most, so reach it by minute 28. Anyone still on exercise 4 then
-# continues with the kit's solution. Don't reveal the faults. Let the room vote by letter (guess 1) before the launch.
+# **For the instructor.** **Timing** Section 4 matters most, so reach it by minute 28. Anyone still on exercise 4 should
+# then use the kit's solution. Don't reveal the faults. Let the room vote by letter (guess 1) before the launch.
 #
 # **Exercise 5** Most people start the one process with random weights, or compare only rank 0. A common half-solution
 # ignores the metrics, which acquits `f`.
@@ -1225,13 +1226,13 @@ except RankError as error:
 # %% [markdown]
 # ## Remember
 #
-# - The six steps are to initialise, use one device per rank, share and scale, average the gradients, broadcast the
-#   start, and write on rank 0 only.
+# - The six steps are to initialise, use one device per rank, shard and scale, average the gradients, broadcast the
+#   initial state, and write on rank 0 only.
 # - A run is distributed if each step of all ranks equals a step of one process on all their digits. Falling losses,
 #   equal weights and equal norms prove less.
 # - If ranks take different numbers of steps, the run hangs.
-# - Compare scaling with the same ranks side by side, as no library can be faster.
-# - The gradients' size, the number of ranks and the computing time determine what network training needs.
+# - Compare scaling with the same ranks side by side, which no library can beat.
+# - The gradients' size, the number of ranks and the computing time determine which network you need.
 
 
 # %%
@@ -1247,6 +1248,6 @@ results.table(
 
 # %% [markdown]
 # Published: [Horovod's documentation, Benchmarks](https://horovod.readthedocs.io/en/stable/benchmarks_include.html),
-# with a fixed batch on each GPU.
+# with a fixed batch size on each GPU.
 #
-# **Next:** [lab 08](08_cluster.ipynb) takes the same six steps to ResNet-50 on a cluster.
+# **Next:** [lab 08](08_cluster.ipynb) applies the same six steps to ResNet-50 on a cluster.
