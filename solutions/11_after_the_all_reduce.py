@@ -14,9 +14,9 @@
 # In PyTorch, no one calls an all-reduce. A wrapper sends gradients while the backward pass is still running, shards the
 # weights across the ranks, and makes the network look free.
 #
-# **You will** write the core of PyTorch's DDP and FSDP, each in about ten lines. You record two lanes, *computing* and
-# *sending*, and watch one hide behind the other. You predict the picture with a 15-line simulator, find out what hiding
-# costs, and find a leak that no loss reveals. Finally, you send 64 times fewer bytes.
+# **You will** write the core of PyTorch's DDP and FSDP, each in about ten lines. You will record two lanes, *computing*
+# and *sending*, watch one hide behind the other, and predict the picture with a 15-line simulator. You will find what
+# hiding costs, and a leak that no loss reveals. Finally, you will send 64 times fewer bytes.
 #
 # **Time** {minutes}
 #
@@ -58,19 +58,19 @@ TORCH_ROUNDS = 1 if QUICK else 6  # section 8
 # ## 1 · Three APIs, the same steps {read 3.5}
 #
 # Horovod's last release was in [June 2023](https://pypi.org/project/horovod/#history), and new projects use PyTorch or
-# JAX. All three contain lab 07's six steps:
+# JAX. All three cover lab 07's six steps:
 #
 # | step | Horovod | PyTorch, DDP | JAX |
 # | --- | --- | --- | --- |
 # | rank and size | `hvd.init()` | `init_process_group("gloo")` | `jax.distributed.initialize()` |
-# | a device each | `mpirun -bind-to` | `torchrun`, `set_num_threads` | one process per host |
+# | one device each | `mpirun -bind-to` | `torchrun`, `set_num_threads` | one process per host |
 # | own share of data | yours | `DistributedSampler` | `make_array_from_process_local_data` |
 # | averaged gradients | `DistributedGradientTape` | wrapping the network | the compiler |
 # | equal start | `broadcast_variables` | wrapping the network | `device_put`, replicated |
 # | one writer | `if rank == 0` | `if rank == 0` | `if process_index() == 0` |
 #
 # This lab opens up the fourth row. Its network is a stack of square layers, and its optimizer is Adam, which stores two
-# numbers for each weight. So each weight needs 16 bytes, 4 for itself, 4 for its gradient and 8 for Adam.
+# numbers for each weight. So each weight needs 16 bytes: 4 for itself, 4 for its gradient and 8 for Adam.
 
 # %%
 # %%writefile work/mlp.py
@@ -133,8 +133,8 @@ class Layer:
 # gradient of the *last* layer is ready first.
 #
 # A second thread sends. `submit` hands it a call and returns a *future* at once. The thread makes the calls one after
-# the other. The future's `result()` waits for its call, and returns what the call returned. While one thread is in
-# NumPy or MPI, Python lets the other one run. Both lanes log what they do, and when.
+# another. The future's `result()` waits for its call, and returns what the call returned. While one thread is in NumPy
+# or MPI, Python lets the other one run. Both lanes log what they do, and when.
 
 # %%
 # %%writefile work/lanes.py
@@ -238,13 +238,14 @@ def refresh(ranks, weights):
 # ## 2 · DDP: send while you compute {read 2.5, do 13}
 #
 # PyTorch's [**DDP**](../docs/learn/glossary.md#ddp), `DistributedDataParallel`, uses [**data
-# parallelism**](../docs/learn/glossary.md#data-parallelism), as Horovod does. Each rank has all weights, and a share of
-# the batch. DDP averages gradients in [**buckets**](../docs/learn/glossary.md#bucket) of a few layers. When a bucket is
-# complete, its all-reduce starts, while the [**backward pass**](../docs/learn/glossary.md#backward-pass) continues.
+# parallelism**](../docs/learn/glossary.md#data-parallelism), as Horovod does. Each rank has all the weights, and a
+# share of the batch. DDP averages gradients in [**buckets**](../docs/learn/glossary.md#bucket) of a few layers. When a
+# bucket is complete, its all-reduce starts, while the [**backward pass**](../docs/learn/glossary.md#backward-pass)
+# continues.
 #
 # ### Exercise 1 · Buckets
 #
-# Write `buckets(sizes, limit)`. `sizes` lists the bytes of each layer's gradient, from the first layer to the last, and
+# Write `buckets(sizes, limit)`. `sizes` lists the bytes in each layer's gradient, from the first layer to the last, and
 # a bucket may hold up to `limit` bytes. Return a list of buckets, each a list of layer numbers.
 #
 # - Layers come in the order in which their gradients become ready.
@@ -280,13 +281,14 @@ buckets = check(1, "work/ddp_plan.py")
 # Write `ddp_backward(ranks, layers, buckets, error, sender)`. It computes the gradients of all layers, from the last to
 # the first, and updates the weights with their means.
 #
-# - `gradient, error = layers[number].backward(error)` needs the error that the layer after it returned. The last layer
-#   needs the `error` that your function is passed.
+# - `gradient, error = layers[number].backward(error)` needs the error that the following layer returned. The last layer
+#   needs the `error` passed to your function.
 # - When a bucket is complete, submit its gradients as one new list, in the order of the bucket, with
 #   `sender.submit(average, ranks, gradients)`. Continue with the next bucket at once.
 # - After the last gradient, wait for the means, and give each layer its own with `layers[number].update(mean)`.
 #
-# The check calls it on 1 to 4 ranks, with layers and a sender that record the order of calls. It takes a few seconds.
+# The check calls your function on 1 to 4 ranks, with layers and a sender that record the order of calls. This takes a
+# few seconds.
 
 # %%
 # %%writefile work/ddp.py
@@ -441,9 +443,9 @@ if me == 0:
 
 # %% [markdown]
 # There are four settings. The ranks are connected either by a **wire** or by this machine's **memory**, where sending
-# means copying. And either a rank's two threads share **one core**, or the sending thread has a **spare core**. With
-# fewer than four cores, rank 1 computes nothing in *spare core* and only answers, on the core that rank 0's sender
-# uses. In memory, a call in turn takes longer there.
+# means copying. A rank's two threads either share **one core**, or the sending thread has a **spare core**. With fewer
+# than four cores, rank 1 computes nothing in *spare core* and only answers, on the core that rank 0's sender uses. In
+# memory, calls without overlap take longer there.
 #
 # A step on wires uses as many rows as this machine processes in about 200 ms. At the wire's rate, sending all gradients
 # takes as long as the backward pass, so nearly all of them *could* hide. In memory, a step uses fewer rows.
@@ -548,7 +550,7 @@ def measure(section, name, runs):
 # %% [markdown]
 # <div class="alert alert-block alert-info" style="color: black">
 #
-# **Guess first.** Take one core per rank. By what factor does overlap speed up a step on the wire? And in memory?
+# **Guess first.** With one core per rank, by what factor does overlap speed up a step on the wire? And in memory?
 #
 # </div>
 
@@ -564,9 +566,9 @@ for setting in SETTINGS:
 # %% [markdown]
 # ### A 15-line simulator
 #
-# The run in turn shows how long each bar is on its own. Your program determines which call comes after which, and its
-# log contains every `compute`, `send` (a call of `submit`) and `wait`. So take the bars, and rearrange them. The
-# simulator assumes that **sending needs no core**.
+# The *in turn* run shows how long each bar is on its own. Your program determines which call comes after which, and its
+# log contains every `compute`, `send` (a call to `submit`) and `wait`. The simulator rearranges the bars, assuming that
+# **sending needs no core**.
 
 
 # %%
@@ -673,9 +675,9 @@ for network in ("wire", "memory"):
 print("Spare core:", "rank 1 only answers" if few else "both ranks compute")
 
 # %% [markdown]
-# **Why were we wrong?** A thread has to copy the gradients, hand them to the kernel, and add up what arrives. The log
-# contains the time that each thread spent on a core. If both threads share a core, the computing lane loses the time
-# that sending needs:
+# **Why were we wrong?** The sending thread has to copy the gradients, hand them to the kernel, and add up what arrives.
+# The log contains the time that each thread spent on a core. If both threads share a core, the computing lane loses the
+# time that sending needs:
 
 
 # %%
@@ -710,12 +712,12 @@ results.answer(1, "When does sending hide on a rank with one core? What does it 
 # <details><summary>A model answer</summary>
 #
 # A call that sends consists of waiting and work. While bytes are on a slow wire, the sending thread sleeps, and the
-# core computes, so this waiting hides. That holds because `SLEEPY` lets MPI sleep. MPI libraries usually poll, and then
-# waiting takes the core, too. Work doesn't hide on a single core. In memory, the compute lane grows by about as much as
-# sending needs. On the wire, it grows by more, because computing itself needs more time on the core, probably because
-# of the kernel's packet handling and of data evicted from the cache. So overlap wins where a call mostly waits for a
-# wire, and gains little or loses where it mostly copies and adds. A spare core takes over the work, too. On a GPU,
-# overlap looks free because only a few of its multiprocessors and the network card send.
+# core computes, so this waiting is hidden. That works because `SLEEPY` lets MPI sleep. MPI libraries usually poll, so
+# waiting takes the core, too. Work doesn't hide on a single core. In memory, the compute lane grows by about the time
+# that sending needs. On the wire, it grows by more, because computing itself needs more core time, probably due to the
+# kernel's packet handling and data evicted from the cache. So overlap wins where a call mostly waits for a wire, and
+# gains little or loses where it mostly copies and adds. A spare core also takes over the work. On a GPU, overlap looks
+# free because only the network card and a few of the multiprocessors do the sending.
 #
 # </details>
 
@@ -723,16 +725,16 @@ results.answer(1, "When does sending hide on a rank with one core? What does it 
 # ## 4 · A leak in ZeRO-2 {read 3.5, do 6, wait 0.2}
 #
 # With DDP, every rank stores Adam's numbers for all weights, and computes the same update.
-# [**ZeRO**](../docs/learn/glossary.md#zero) ([Rajbhandari et al. 2020](https://arxiv.org/abs/1910.02054)) shards them.
-# Each rank has all weights, but updates only its shard, and then gathers the others with `refresh`. On *n* ranks, a
-# weight needs these bytes in FP32, for itself, its gradient and Adam:
+# [**ZeRO**](../docs/learn/glossary.md#zero) ([Rajbhandari et al. 2020](https://arxiv.org/abs/1910.02054)) shards these
+# numbers. Each rank has all the weights, but updates only its shard, and then gathers the others with `refresh`. On *n*
+# ranks, a weight needs this many bytes in FP32, for itself, its gradient and Adam:
 #
 # | DDP | ZeRO-1 | ZeRO-2 | FSDP, or ZeRO-3 |
 # | --- | --- | --- | --- |
 # | 4 + 4 + 8 | 4 + 4 + 8/n | 4 + 4/n + 8/n | 4/n + 4/n + 8/n |
 #
-# ZeRO-1 keeps whole gradients. ZeRO-2 drops a layer's gradient as soon as its shard of the mean has arrived. This is a
-# colleague's ZeRO-2:
+# ZeRO-1 keeps whole gradients. ZeRO-2 drops a layer's gradient as soon as the rank's shard of the mean has arrived.
+# This is a colleague's ZeRO-2:
 
 # %%
 # %%writefile work/leaky.py
@@ -850,13 +852,13 @@ count("DDP", ddp, "ddp_backward")
 count("ZeRO-2, the colleague's", "work/leaky.py", "zero2_backward")
 
 # %% [markdown]
-# The program trains correctly, and none of lab 07's tests would complain. But the peak is not ZeRO-2's.
+# The program trains correctly, and none of lab 07's tests would complain. But its peak is not ZeRO-2's.
 #
 # ### Exercise 3 · Find the leak
 #
 # What still refers to the gradients? Write `zero2_backward` so that **at any time, at most two whole gradients exist**,
-# however slow the wire is. But don't send in turn. While a gradient is being computed, the one before it must be able
-# to travel.
+# however slow the wire is. But keep the overlap. While a gradient is being computed, the one before it must be able to
+# travel.
 #
 # The check's sender is as slow as possible. It makes a call only when your code waits for it, or for a later one.
 
@@ -893,10 +895,10 @@ results.answer(2, "Where were the gradients, and why does no loss and no byte co
 # %% [markdown]
 # <details><summary>A model answer</summary>
 #
-# The gradients were in the sender's queue, which holds the arguments of each call until it is made. Where computing is
-# faster than the wire, nearly all gradients wait there, and the peak is ZeRO-1's. The same numbers arrive, but their
-# memory is freed later. The cure is backpressure, a limit on what may be in flight. PyTorch's first FSDP has one for
-# gathered weights (`limit_all_gathers`).
+# The gradients were in the sender's queue, which holds the arguments of each call until it is made. If computing is
+# faster than the wire, nearly all gradients wait there, and the peak is ZeRO-1's. The same numbers arrive, but the
+# gradients' memory is freed later. The cure is backpressure, a limit on what may be in flight. PyTorch's first FSDP has
+# such a limit for gathered weights (`limit_all_gathers`).
 #
 # </details>
 
@@ -918,8 +920,8 @@ results.answer(2, "Where were the gradients, and why does no loss and no byte co
 #   computes, the previous layer's weights travel.
 # - `sender.submit(scatter, ranks, gradient)` returns a future of this rank's shard of the mean. At the end, each layer
 #   gets its own with `layers[number].update(shard)`.
-# - At any time, at most two layers' whole weights exist, and at most two whole gradients. Python frees an array when no
-#   variable and no future refers to it.
+# - At any time, at most two layers' whole weights and two whole gradients exist. Python frees an array when no variable
+#   or future refers to it.
 # - Send no more than necessary, and only with `submit`.
 #
 # Draw three layers in two lanes first. The check uses exercise 3's slow sender.
@@ -956,8 +958,8 @@ results.answer(3, "fsdp_backward has no limit like exercise 3's. Why doesn't it 
 # %% [markdown]
 # <details><summary>A model answer</summary>
 #
-# The sender makes its calls in order. So when `coming.result()` waits for a gather, the scatters that were submitted
-# before it are done, and their gradients are freed.
+# The sender makes its calls in order. So when `coming.result()` returns, the scatters submitted before its gather are
+# done, and their gradients are freed.
 #
 # </details>
 
@@ -982,12 +984,12 @@ display(markdown.table((*heads, "losses differ from DDP's by", "ranks' weights d
 # Besides the formula's bytes, the peak includes short-lived data, such as buckets in flight and FSDP's whole layers.
 # **All ranks with whole weights agree**, and all schemes learn equally well.
 #
-# Now all schemes run. DDP runs a second time, as intervals cover one session only. *ZeRO-1* is the colleague's program
-# under its proper name. It scatters during the backward pass, and gathers at the end.
+# Now all schemes run. DDP runs a second time, as an interval covers only one session. *ZeRO-1* is the colleague's
+# program under its proper name. It scatters during the backward pass, and gathers at the end.
 #
 # <div class="alert alert-block alert-info" style="color: black">
 #
-# **Guess first.** FSDP sends half as much again as DDP. How many times faster than DDP is it on the wire, with one core
+# **Guess first.** FSDP sends half as much again as DDP. How many times faster is it than DDP on the wire, with one core
 # per rank?
 #
 # </div>
@@ -1039,21 +1041,21 @@ results.answer(4, "What do three calls per layer cost on one core?", ...)
 # <details><summary>A model answer</summary>
 #
 # FSDP's calls take more work (column *sending*). On the wire, FSDP's computing takes more time on the core, too, as
-# DDP's did in section 3. There, *neither* contains waiting for bytes, above all for ZeRO-1's gathers at the end. In
-# memory, no bytes are in flight, so *neither* is waiting for something else, probably for the other rank's thread,
-# which must first get its own core. The simulator includes neither this waiting nor the additional computing. In
-# memory, DDP computes longest, partly because each rank updates all weights.
+# DDP's did in section 3. In the wire rows, column *neither* includes waiting for bytes, above all for ZeRO-1's gathers
+# at the end. In memory, no bytes are in flight, so the wait is probably for the other rank's thread, which first has to
+# get its core. The simulator includes neither this waiting nor the additional computing. In memory, DDP's computing
+# takes longest, partly because each rank updates all weights.
 #
 # </details>
 
 # %% [markdown]
 # ## 6 · After the all-reduce: send less often {read 3.5, wait 0.5}
 #
-# Hiding has a limit, the wire. Models are now trained across data centres, where no schedule can hide the gradients of
+# Hiding has a limit: the wire. Models are now trained across data centres, where no schedule can hide the gradients of
 # each step. [**Local SGD**](../docs/learn/glossary.md#local-sgd) gives up the all-reduce of gradients. Each rank trains
-# alone for *k* steps, and then all average their *weights* ([Stich 2018](https://arxiv.org/abs/1805.09767); for phones,
-# [McMahan et al. 2016](https://arxiv.org/abs/1602.05629)). DiLoCo trained language models with an outer optimizer and
-# 500 times less communication ([Douillard et al. 2023](https://arxiv.org/abs/2311.08105)).
+# alone for *k* steps, and then all ranks average their *weights* ([Stich 2018](https://arxiv.org/abs/1805.09767); for
+# phones, [McMahan et al. 2016](https://arxiv.org/abs/1602.05629)). DiLoCo trained language models with an outer
+# optimizer and 500 times less communication ([Douillard et al. 2023](https://arxiv.org/abs/2311.08105)).
 #
 # Four ranks train a small network on real digits, over 100 Mbit/s wires. Each rank has a quarter of the digits, either
 # *shuffled*, or *by class*, so that rank 0 has the zeros, the ones and some twos.
@@ -1176,10 +1178,10 @@ results.answer(5, "When would you train with k = 64, and when not?", ...)
 # <details><summary>A model answer</summary>
 #
 # If all ranks see the same kind of data, their networks drift in similar directions, and the mean of their weights is
-# nearly what averaged gradients would have given. The bytes fall by a factor of *k*, and the loss hardly moves. (With
-# 1,000 test digits, a point of accuracy may be chance.) If each rank sees different classes, it forgets the rest
-# between two averages, and more so with a larger *k*. So shuffle, if you can. Where data can't move, *k* is a
-# compromise. The time saved can also pay for more steps, so compare losses at equal time, too.
+# nearly what averaged gradients would have given. Traffic falls by a factor of *k*, and the loss hardly moves. (With
+# 1,000 test digits, a point of accuracy may be chance.) If each rank sees different classes, it forgets the others
+# between averages, and more so with a larger *k*. So shuffle, if you can. Where data can't move, *k* is a compromise.
+# The time saved can also pay for more steps, so compare losses at equal time, too.
 #
 # </details>
 
@@ -1197,9 +1199,9 @@ results.answer(5, "When would you train with k = 64, and when not?", ...)
 #
 # ### Exercise 5 · The crossover
 #
-# A network fits only with ZeRO-1 and FSDP. Write `crossover(parameters, ranks, seconds)`. It returns the rate of a
-# rank's wire, in bits/s, at which both take the same time, for this many FP32 weights, and *c* = `seconds`. First work
-# out which of the two numbers in each "longer of" is the longer one at that rate.
+# A network fits into memory only with ZeRO-1 or FSDP. Write `crossover(parameters, ranks, seconds)`. It returns the
+# rate of a rank's wire, in bits/s, at which both take the same time, for `parameters` FP32 weights and *c* = `seconds`.
+# First work out which time in each "longer of" is the longer one at that rate.
 
 
 # %%
@@ -1215,7 +1217,7 @@ def crossover(parameters, ranks, seconds):
 crossover = check(5, crossover)
 
 # %% [markdown]
-# Now test the assumption. Where the rate is above the crossover, FSDP should win.
+# Now test the assumption. If the rate is above the crossover, FSDP should win.
 
 # %%
 for setting in SETTINGS:
@@ -1235,10 +1237,10 @@ results.answer(6, "Where does the formula name the wrong winner, and which terms
 # <details><summary>A model answer</summary>
 #
 # With one core, the formula predicts that FSDP wins, but ZeRO-1 is faster. Two terms are missing. The first is the
-# core's work, with three parts for FSDP and two for ZeRO-1. The second is the waiting for other ranks' threads, once
-# per call (section 5). With a spare core, a gain may still be smaller than predicted, probably because calls take
-# longer while their rank computes. FSDP's first gather and last scatter can't hide either, but the pictures show that
-# they are short.
+# core's work on sending, three parts for FSDP and two for ZeRO-1. The second is waiting for other ranks' threads, once
+# per call (section 5). With a spare core, the gain may still be smaller than predicted, probably because calls take
+# longer while their rank computes. FSDP's first gather and last scatter can't be hidden either, but the pictures show
+# that they are short.
 #
 # </details>
 
@@ -1246,7 +1248,7 @@ results.answer(6, "Where does the formula name the wrong winner, and which terms
 # ## 8 · The same in PyTorch {read 5, wait 0.4, optional}
 #
 # `DistributedDataParallel` wraps the whole network, and `fully_shard`, the second version of FSDP, wraps each layer.
-# Both send through *Gloo*, PyTorch's library for CPUs.
+# Both send through *Gloo*, PyTorch's communication library for CPUs.
 
 # %%
 # %%writefile work/wrapped.py
@@ -1351,9 +1353,9 @@ dist.barrier()
 dist.destroy_process_group()
 
 # %% [markdown]
-# Count on paper first. In a step, how often is each weight gathered, and how often is its gradient averaged? On Gloo,
-# PyTorch implements a reduce-scatter as an all-reduce (`ProcessGroupGloo.cpp`), so FSDP's average costs 2(n − 1)/n of
-# the bytes. With NCCL on GPUs, it costs half of that. The counts come from a rank's loopback sockets.
+# Count on paper first. In a step, how many times is each weight gathered, and its gradient averaged? On Gloo, PyTorch
+# implements a reduce-scatter as an all-reduce (`ProcessGroupGloo.cpp`), so FSDP's average sends 2(n − 1)/n of the
+# gradients' bytes. With NCCL on GPUs, it sends half of that. The counts come from one rank's loopback sockets.
 
 # %%
 PASSES = {  # in a step: gathers of a weight, averages of its gradient, bytes of a number
@@ -1390,16 +1392,16 @@ print("Your buckets at 25 MiB:", [len(b) for b in buckets([4 * WIDTH**2] * LAYER
 
 # %% [markdown]
 # - **Buckets.** DDP's default limit is 25 MiB, and 1 MiB for the first bucket, which leaves early. If all gradients fit
-#   into 25 MiB, hardly anything can overlap, unless you set `bucket_cap_mb`. Unlike yours, a bucket closes only once
-#   it reaches the limit.
+#   into 25 MiB, hardly anything can overlap, unless you set `bucket_cap_mb`. Unlike your buckets, DDP's close only once
+#   they reach the limit.
 # - **`no_sync`** adds up the micro-batches' gradients, and averages once. FSDP's counterpart,
-#   `set_requires_gradient_sync(False)`, saves averages only. By default, each micro-batch still gathers the weights
-#   twice, and whole gradients stay on every rank.
-# - **`reshard_after_forward=False`** keeps the gathered weights for the backward pass. This saves a gather, and needs
-#   memory for all weights.
+#   `set_requires_gradient_sync(False)`, saves only the averaging. By default, each micro-batch still gathers the
+#   weights twice, and whole gradients stay on every rank.
+# - **`reshard_after_forward=False`** keeps the gathered weights for the backward pass. This saves a gather, but needs
+#   memory for all the weights.
 # - **`reduce_dtype=torch.bfloat16`** adds up gradients in numbers with 8 significant bits. With many ranks, small
-#   contributions vanish. `param_dtype` computes and gathers in bfloat16, and averages too, unless you set
-#   `reduce_dtype=torch.float32`.
+#   contributions vanish. With `param_dtype=torch.bfloat16`, computing and gathering use bfloat16, as does averaging
+#   unless you set `reduce_dtype=torch.float32`.
 #
 # The times include computing, which bfloat16 makes faster on CPUs with BF16 units, and slower on others. On a CPU, FSDP
 # waits for each Gloo call, so its time says little about GPUs. In a terminal,
@@ -1409,23 +1411,23 @@ print("Your buckets at 25 MiB:", [len(b) for b in buckets([4 * WIDTH**2] * LAYER
 # %% [markdown]
 # ## 9 · What else grows with the model {read 3, optional}
 #
-# **Checkpoints.** With FSDP, each rank writes its shard, in parallel. Such a *sharded checkpoint* can be read by a
+# **Checkpoints.** With FSDP, all ranks write their shards in parallel. Such a *sharded checkpoint* can be read by a
 # different number of ranks (`torch.distributed.checkpoint`).
 #
-# **Activations.** The backward pass needs the output of every layer, and no scheme above shards those. [**Activation
+# **Activations.** The backward pass needs every layer's outputs, which no scheme above shards. [**Activation
 # checkpointing**](../docs/learn/glossary.md#activation-checkpointing) stores every *k*-th output and recomputes the
-# others, for up to a third more computing.
+# others, which costs up to a third more computing.
 #
 # **Pipelines.** In [**pipeline parallelism**](../docs/learn/glossary.md#pipeline-parallelism), each rank has some of
-# the layers, and only outputs travel. The batch is cut into *m* micro-batches. On *p* ranks, the share (p − 1)/(m + p −
-# 1) of a step remains idle, the *bubble*. GPipe ([Huang et al. 2019](https://arxiv.org/abs/1811.06965)) runs all
-# forward passes first, and keeps the outputs of all *m*. 1F1B starts each backward pass as early as possible. Its
-# bubble is the same, and a rank keeps the outputs of at most *p* micro-batches.
+# the layers, and only outputs travel. The batch is cut into *m* micro-batches. On *p* ranks, (p − 1)/(m + p − 1) of a
+# step is idle time, the *bubble*. GPipe ([Huang et al. 2019](https://arxiv.org/abs/1811.06965)) runs all forward passes
+# first, and keeps the outputs of all *m*. 1F1B starts each backward pass as early as possible. Its bubble is the same,
+# but a rank keeps the outputs of at most *p* micro-batches.
 
 # %% [markdown]
 # ## Questions {read 1}
 #
-# Answer each in a sentence or two, with what you saw.
+# Answer each in a sentence or two, from what you saw.
 #
 # 1. Which scheme would you choose for ResNet-50 on four nodes, and why?
 # 2. Why doesn't FSDP's peak fall to 16/n? What would you change about the network?
@@ -1436,8 +1438,8 @@ print("Your buckets at 25 MiB:", [len(b) for b in buckets([4 * WIDTH**2] * LAYER
 #
 # **For the instructor.** Answers.
 #
-# 1. Choose DDP, which fits many times over and is the simplest.
-# 2. Some layers are whole at any time, whatever the number of ranks. More and smaller layers help.
+# 1. Choose DDP, as the network fits many times over, and DDP is simplest.
+# 2. At any time, some layers are whole, whatever the number of ranks. More and smaller layers help.
 # 3. Yes, if all start from equal weights, as the mean of w − r·g is w − r times the mean of g. Momentum changes
 #    nothing, because it is linear. With Adam, it isn't the same.
 #
@@ -1450,9 +1452,9 @@ print("Your buckets at 25 MiB:", [len(b) for b in buckets([4 * WIDTH**2] * LAYER
 # missing settings come from recordings. Without BF16, PyTorch's last row is slow. Two NUMA nodes and Arm are untested.
 #
 # **What goes wrong** In exercise 2, `result()` right after `submit` gives the right numbers, but hides nothing. In
-# exercise 3, `futures[-1].result()` before each gradient sends in turn. In exercise 4, a dict of futures keeps all
-# weights alive, or `scatter` is called directly. On a shared server, let students run only PyTorch's cell, and not
-# `torchrun`.
+# exercise 3, `futures[-1].result()` before each gradient prevents any overlap. In exercise 4, some keep all weights
+# alive in a dict of futures, or call `scatter` directly. On a shared server, let students run only PyTorch's cell, and
+# not `torchrun`.
 #
 # </div>
 
@@ -1461,11 +1463,11 @@ print("Your buckets at 25 MiB:", [len(b) for b in buckets([4 * WIDTH**2] * LAYER
 #
 # - DDP is an all-reduce in buckets that overlaps with the backward pass. FSDP gathers and scatters each layer. It sends
 #   half as much again, and needs 16/n bytes per weight, plus a few whole layers.
-# - Waiting for a wire hides behind computing. Work doesn't, unless it has a core of its own, and waiting for another
-#   rank's thread may not.
+# - Waiting for a wire hides behind computing. Work doesn't, unless it has a core of its own. Waiting for another rank's
+#   thread may not hide either.
 # - A queue without a limit is a leak. Count memory, not only losses and bytes.
 # - A formula that assumes free sending can name the wrong winner (section 7).
-# - When nothing hides any more, send less often. How often is enough depends on how similar the ranks' data are.
+# - When nothing more can be hidden, send less often. How often is enough depends on how similar the ranks' data are.
 
 # %%
 rows = []
@@ -1488,5 +1490,5 @@ results.table("after the all-reduce", rows)
 # Published: [the ZeRO paper](https://arxiv.org/abs/1910.02054), with FP16 weights and gradients, and
 # [DiLoCo](https://arxiv.org/abs/2311.08105), with 8 workers.
 #
-# **Next:** this is the last lab. `./lab report` puts everything that you measured on one page. Then start the
-# [welcome](00_welcome.ipynb) again on another machine, and compare.
+# **Next:** this is the last lab. `./lab report` puts everything that you measured on one page. Then start again with
+# the [welcome](00_welcome.ipynb) on another machine, and compare.
