@@ -25,6 +25,7 @@ from labkit.exercises.catalogue import LabInfo
 from labkit.system import files, paths, processes
 from labkit.system.errors import LabError
 from labkit_author import notebooks, sources
+from labkit_author.imports import PACKAGES
 from labkit_author.minutes import total
 
 SITE = paths.ENV / "site"  # the folder of Sphinx's configuration, the front page, the style
@@ -40,7 +41,6 @@ AT_THE_ROOT = ("CHANGELOG.md", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md", "SECURIT
 EXTRA = "extra"  # the folder that Sphinx copies unchanged
 PICTURES = "pictures"
 BUILD_TIMEOUT_S = 600
-PACKAGES = ("labkit", "labkit_author", "labkit_classroom")
 # What a page leaves out: folded answers, in prose and verdicts, and page-wide styles.
 ANSWER = re.compile(r"<details><summary>(?:A model answer|The kit's solution)</summary>.*?</details>", re.S)
 STYLE = re.compile(r"<style.*?</style>", re.S)

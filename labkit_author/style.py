@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from labkit.system import paths
+from labkit_author.imports import PACKAGES
 
 SCRIPTS = ("lab", ".ci/*", "env/**/*.sh", "env/**/*.sbatch", "labkit/**/*.sh")
 INSTALLED = {".venv", "packages"}  # folders of scripts that aren't the kit's
@@ -53,7 +54,7 @@ def _run(command: list[str]) -> str:
 
 
 def _without_encoding() -> Iterator[str]:
-    for package in ("labkit", "labkit_author", "labkit_classroom"):
+    for package in PACKAGES:
         for file in sorted((paths.ROOT / package).rglob("*.py")):
             for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
                 if NO_ENCODING.search(line):
